@@ -321,9 +321,8 @@ def _of_full_text(text: str) -> Lowered:
     from loopnest.scalar.record_text import SCALAR_MEMBERS
     from loopnest.tensor import math_snapshot
 
-    # Buffers first: an access asks for the type of its buffer.
     members = {**BUFFERS, **SCALAR_MEMBERS, **math_snapshot.AXES}
-    names = {"MathSnapshot": math_snapshot.MathSnapshot}
+    names = (math_snapshot.MathSnapshot,)
     record: KernelRecord = parse_records(text, KernelRecord, members, names)
     return record.lowered()
 

@@ -13,7 +13,7 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.origin import Origin
-from loopnest.scalar.record_text import MemberKind, late_member
+from loopnest.scalar.record_text import MemberKind, record_fields
 
 if TYPE_CHECKING:
     from loopnest.tensor.math_snapshot import MathSnapshot
@@ -140,7 +140,7 @@ class KernelRecord:
         return _made(None, self.program, (), self.tensors, self.buffers, math, scalar, ())
 
 
-BUFFERS: Mapping[str, MemberKind] = {"Buffer": late_member(Buffer)}
+BUFFERS: Mapping[str, MemberKind] = {"Buffer": MemberKind(Buffer, record_fields(Buffer))}
 """The members of a kernel's full text that belong to the loop nest."""
 
 T = TypeVar("T")

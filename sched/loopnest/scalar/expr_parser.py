@@ -75,13 +75,15 @@ class ExprParser(ABC):
 
     def build(self, node: ast.expr, want: DType | None = None) -> Expr:
         """Return the expression of a tree."""
+        if isinstance(node, ast.Name):  # the most frequent first: patterns take their time
+            name = node.id
+            return self.literal(_FLOATS[name], want) if name in _FLOATS else self.name(name)
+        if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float)):
+            return self.literal(node.value, want)
+        if isinstance(node, ast.BinOp) and type(node.op) in INFIX:
+            operands = self.operands([node.left, node.right], want)
+            return self.operation(INFIX[type(node.op)], operands)
         match node:
-            case ast.Name(id=name):
-                return self.literal(_FLOATS[name], want) if name in _FLOATS else self.name(name)
-            case ast.Constant(value=bool() | int() | float() as value):
-                return self.literal(value, want)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in INFIX:
-                return self.operation(INFIX[type(op)], self.operands([left, right], want))
             case ast.Subscript():
                 return self._access(node)
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in INFIX:
@@ -98,6 +100,10 @@ class ExprParser(ABC):
                 return self.operation(INFIX[type(op)], (inner,))
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 return self.call(name, args, want)
+        return self.other(node)
+
+    def other(self, node: ast.expr) -> Expr:
+        """Return the expression of a tree that only one text has."""
         raise Unreadable(f"an expression of the nest, not {ast.unparse(node)}")
 
     def _access(self, node: ast.Subscript) -> Load:
@@ -111,8 +117,9 @@ class ExprParser(ABC):
 
     def call(self, name: str, args: list[ast.expr], want: DType | None) -> Expr:
         """Return an operation in functional form, or a conversion."""
-        if name in TYPES:
+        if name in TYPES and len(args) == 1:
             return self.convert(self.build(args[0]), TYPES[name])
         if name == "where":
-            return self.operation(name, (self.build(args[0]), *self.operands(args[1:], want)))
+            args, values = args[:1], args[1:]
+            return self.operation(name, self.operands(args, None) + self.operands(values, want))
         return self.operation(name, self.operands(args, want))

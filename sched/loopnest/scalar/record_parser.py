@@ -1,36 +1,34 @@
-"""Read the text of records back: the objects that `record_text` wrote, with new members."""
+"""Read the text of records back: the objects that `record_text` wrote, with new members.
+
+A line is taken apart at its fields; their values are expressions in Python's grammar, but for some
+marks (types, labels with numbers, holes of templates), which are written in its signs first. Equal
+values of a field are read once.
+"""
 
 from __future__ import annotations
 
-import json
+import ast
 import re
-import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
+from functools import cache
+from keyword import kwlist
 from typing import Any, NoReturn
 
 from loopnest.errors import LoopnestError, kind_of
-from loopnest.scalar import dtypes, pickling
+from loopnest.scalar import pickling
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
-from loopnest.scalar.expr import (
-    FALSE,
-    TRUE,
-    Arg,
-    Const,
-    Coordinate,
-    Expr,
-    LaunchIndex,
-    Load,
-    Op,
-)
+from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, LaunchIndex, Load, Number, Op
+from loopnest.scalar.expr_parser import TYPES, ExprParser, Unreadable
 from loopnest.scalar.op_table import OPS
 from loopnest.scalar.record_text import (
     HEADER,
     LAST,
     REQUIRED,
+    RESERVED,
     Field,
     MemberKind,
     bare,
@@ -38,22 +36,31 @@ from loopnest.scalar.record_text import (
     record_fields,
 )
 
+_STRING = r'"(?:[^"\\]|\\["\\/bfnrtu])*"'
+_NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
+_LABEL = r"[^\W\d]\w*(?:~\d+)?"
+_LINE = re.compile(rf"^( *)(?:({_LABEL}) = )?(\w*)(:$)?(.*)$", re.MULTILINE)
+_FIELD = re.compile(rf'\s*(?=\S)([^\s=]*)(?:=((?:[^" ]+|{_STRING}| (?!\w+=[^=]))*))?')
 _TOKEN = re.compile(
-    r"""\s*(?:(?P<text>"(?:[^"\\]|\\.)*")"""
-    r"|(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-    r"|(?P<name>[^\W\d]\w*(?:~\d+)?)"
-    r"|(?P<hole>[$#]\d+)"
-    r"|(?P<sign>==|!=|<=|>=|<<|>>|//|[-+*/%&|^~<>=()\[\],:.]))"
+    rf"\s*({_STRING}|{_NUMBER}|{_LABEL}|[$#]\d+|[=!<>]=|<<|>>|//|[-+*/%&|^~<>=()\[\],:.])"
 )
-_INFIX = {info.infix: name for name, info in OPS.items() if info.infix and info.arity == 2}
+_WORDS = "|".join([word for word in kwlist if word not in RESERVED])
+_MARKS = re.compile(
+    rf"({_STRING})(?!\s*\")|(?<=\w)(~)(?=\d)|\$(\d+):(\w+)|#(\d+)|\b({_NUMBER}|inf|nan):(\w+)|(:)"
+    rf"|\b({_WORDS})\b(?!~)|[^\w\s\-+*/%&|^~<>=!()\[\],.]"
+)
+_TILDE = "·"
+"""Stands for the ~ of a label in Python's names, and behind a label that is a word of Python's."""
+_PLAIN: Mapping[type, str] = {
+    str: "a text in double quotes",
+    bool: "one of True, False",
+    int: "an integer",
+}
 _LAUNCH = {dimension.value for dimension in LAUNCH_DIMENSIONS}
-_TYPES = {dtype.name: dtype for dtype in (*dtypes.ALL, dtypes.index)}
-Token = tuple[str, str]
-"""The kind of a token, a group of `_TOKEN` or "end", and its text."""
 
 
 def parse_records(
-    text: str, root: type, members: Mapping[str, MemberKind], names: Mapping[str, Any]
+    text: str, root: type, members: Mapping[str, MemberKind], names: tuple[type, ...]
 ) -> Any:
     """Return the record of class `root` that `text` is of.
 
@@ -66,22 +73,36 @@ def parse_records(
     Raises:
         LoopnestError: another version wrote the text, or a line is damaged.
     """
-    return _RecordReader(text, members, names).read(root)
+    return _RecordParser(text, members, names).read(root)
 
 
-class _RecordReader:
+def _python(mark: re.Match[str]) -> str:
+    """Return what stands for a mark in Python's grammar; its brackets and @ occur nowhere else."""
+    text, tilde, arg, arg_type, coordinate, number, number_type, colon, word = mark.groups()
+    if text or colon:
+        return text or "."
+    if tilde or word:
+        return f"{word or ''}{_TILDE}"
+    if arg:
+        return f"{{{arg}: {arg_type}}}"
+    if coordinate:
+        return f"{{{coordinate}}}"
+    return f"({number}@{number_type})" if number else "?"
+
+
+class _RecordParser(ExprParser):
     """Reads line by line; `number` is the line at hand, counted from 1."""
 
     def __init__(
-        self, text: str, members: Mapping[str, MemberKind], names: Mapping[str, Any]
+        self, text: str, members: Mapping[str, MemberKind], names: tuple[type, ...]
     ) -> None:
         self.lines = text.rstrip("\n").split("\n")
+        self.rows = _LINE.findall("\n".join(self.lines))
         self.kinds, self.names = members, names
         self.number = 1
-        self.table: dict[str, object] = {}
-        self.tokens: list[Token] = []
-        self.at = 0
-        self.fields: dict[type, dict[str, Field]] = {}
+        self.table: dict[str, int] = {}
+        self.made: dict[str, Any] = {}
+        self.values: dict[tuple[Any, str], Any] = {}
 
     def read(self, root: type) -> Any:
         """Return the record of the whole text."""
@@ -93,7 +114,7 @@ class _RecordReader:
             self.fail("the text ends early", f"'{LAST}' as its last line")
         self.number = 2
         self.members()
-        result = self.record((root,), 0)
+        result = self.record({root.__name__: root}, 0)
         if self.number != len(self.lines):
             self.fail(f"'{self.line.strip()}' is left over", f"'{LAST}'")
         return result
@@ -103,341 +124,282 @@ class _RecordReader:
         """The line at hand."""
         return self.lines[self.number - 1]
 
+    @property
+    def row(self) -> tuple[str, str, str, str, str]:
+        """Its parts: spaces, the label, the first word, the colon of a section, the fields."""
+        found: tuple[str, str, str, str, str] = self.rows[self.number - 1]
+        return found
+
     def fail(self, found: str, expected: str) -> NoReturn:
         """Say what stands at the line at hand, and what should."""
+        rest = re.sub(rf"^(?:{_TOKEN.pattern})*", "", self.line).strip()
+        if rest and self.number > 1 and self.line != LAST:
+            found, expected = f"'{rest}' cannot be read", "a name, a number or a sign"
         raise LoopnestError(f"parse, line {self.number}", found, f"expected {expected}")
 
     # Members
 
     def members(self) -> None:
-        """Read the table: what names no member first, then what others name, then the rest."""
-        waiting: list[tuple[int, MemberKind, object]] = []
-        while re.match(r"[^\W\d]\w*(?:~\d+)? = ", self.line):
-            label, kind = self.declared()
+        """Read the table; a member is made when it is first named."""
+        while label := self.row[1]:
             if label in self.table:
                 self.fail(f"{label} stands twice in the table", "one line a member")
-            if kind.late:
-                self.table[label] = kind.make()
-                waiting.append((self.number, kind, self.table[label]))
-            else:
-                self.table[label] = None
+            self.table[label] = self.number
             self.number += 1
         end = self.number
-        for early in (True, False):
-            self.fill(end, waiting, early=early)
+        for label in self.table:
+            self.member(label)
+        for label, number in self.table.items():
+            self.number = number
+            kind = self.declared()
+            if kind.late:  # it may name what names it
+                for name, content in self.member_fields(kind).items():
+                    object.__setattr__(self.made[label], name, content)
         self.number = end
 
-    def fill(self, end: int, waiting: list[tuple[int, MemberKind, object]], *, early: bool) -> None:
-        """Make the members that name no others, or give the others their fields."""
-        order = list(self.kinds.values())
-        if early:
-            for self.number in range(2, end):
-                label, kind = self.declared()
-                if not kind.late:
-                    self.table[label] = kind.make(**self.member_fields(label, kind))
-            return
-        for self.number, kind, member in sorted(waiting, key=lambda w: (order.index(w[1]), w[0])):
-            label, _ = self.declared()
-            for name, content in self.member_fields(label, kind).items():
-                object.__setattr__(member, name, content)
+    def member(self, label: str) -> Any:
+        """Return what a label stands for; its line is read where nothing is made of it yet."""
+        if label not in self.made:
+            here, self.number = self.number, self.table[label]
+            self.made[label] = None
+            kind = self.declared()
+            self.made[label] = kind.make(**({} if kind.late else self.member_fields(kind)))
+            self.number = here
+        return self.made[label]
 
-    def member_fields(self, label: str, kind: MemberKind) -> dict[str, Any]:
+    def declared(self) -> MemberKind:
+        """Return the kind of the member at hand."""
+        word = self.row[2]
+        if word not in self.kinds:
+            self.fail(f"'{word}' is no kind of a member", f"one of {', '.join(self.kinds)}")
+        return self.kinds[word]
+
+    def member_fields(self, kind: MemberKind) -> dict[str, Any]:
         """Read the fields of a member, whose name is its label where it has no other."""
         given = self.inline(kind.fields)
         if "name" in kind.fields:
-            given.setdefault("name", bare(label))
+            given.setdefault("name", bare(self.row[1]))
         return self.complete(kind.fields, given)
-
-    def declared(self) -> tuple[str, MemberKind]:
-        """Read ``label = Kind``."""
-        self.tokenize()
-        label = self.take("name", "a label")
-        self.expect("=")
-        word = self.take("name", "the kind of a member")
-        if word not in self.kinds:
-            self.fail(f"'{word}' is no kind of a member", f"one of {', '.join(self.kinds)}")
-        return label, self.kinds[word]
 
     # Records
 
-    def record(self, allowed: tuple[type, ...], indent: int) -> Any:
+    def record(self, allowed: Mapping[str, type], indent: int) -> Any:
         """Read a record with what is below it."""
         start = self.number
-        self.tokenize()
-        by_name = {kind.__name__: kind for kind in allowed}
-        word = self.take("name", " or ".join(by_name))
-        if word not in by_name:
-            self.fail(f"'{word}' stands here", f"one of {', '.join(by_name)}")
-        kind = by_name[word]
-        known = self.fields_of(kind)
+        word = self.row[2]
+        if word not in allowed:
+            self.fail(f"'{word}' stands here", f"one of {', '.join(allowed)}")
+        known = record_fields(allowed[word], *self.names)
         given = self.inline(known)
         self.number += 1
         self.below(known, given, indent + 2)
         here, self.number = self.number, start
         complete = self.complete(known, given)
         self.number = here
-        return kind(**complete)
+        return allowed[word](**complete)
 
     def below(self, known: Mapping[str, Field], given: dict[str, Any], indent: int) -> None:
         """Read the records that one holds, which stand below it."""
-        while self.indent() >= indent:
-            if self.indent() > indent:
-                self.fail(f"it is indented by {self.indent()}", f"{indent} spaces")
-            section = re.fullmatch(r" *(\w+):", self.line)
-            name, inner = (section[1], indent + 2) if section else ("body", indent)
+        while self.indent(indent) == indent:
+            name, section = self.row[2:4] if self.row[3] else ("body", "")
             if name not in known or name in given:
-                self.fail(f"'{self.line.strip()}' stands here", self.open_fields(known, given))
-            self.number += bool(section)
+                self.fail(f"'{self.line.strip()}' stands here", _open_fields(known, given))
+            self.number += len(section)
+            inner = indent + 2 * len(section)
+            allowed = _classes(known[name].type)
             found = []
-            while self.indent() >= inner and not re.fullmatch(rf" {{{inner}}}(\w+):", self.line):
-                if self.indent() > inner:
-                    self.fail(f"it is indented by {self.indent()}", f"{inner} spaces")
-                found.append(self.record(_classes(known[name].type), inner))
+            while self.indent(inner) == inner and not self.row[3]:
+                found.append(self.record(allowed, inner))
             many = typing.get_origin(known[name].type) is tuple
             if not many and len(found) != 1:
                 self.fail(f"{name} holds {len(found)} records", "one")
             given[name] = tuple(found) if many else found[0]
 
-    def indent(self) -> int:
-        """Return by how much the line at hand is indented; -1 for the last one."""
-        if self.number >= len(self.lines):
-            return -1
-        return len(self.line) - len(self.line.lstrip(" "))
+    def indent(self, expected: int) -> int:
+        """Return by how much the line at hand is indented, no more than expected."""
+        found = len(self.row[0])
+        if found > expected:
+            self.fail(f"it is indented by {found}", f"{expected} spaces")
+        return -1 if self.number == len(self.lines) else found
 
-    def fields_of(self, kind: type) -> dict[str, Field]:
-        """Return the fields of a record."""
-        if kind not in self.fields:
-            self.fields[kind] = record_fields(kind, self.names)
-        return self.fields[kind]
+    # Fields
 
     def inline(self, known: Mapping[str, Field]) -> dict[str, Any]:
-        """Read ``field=value`` up to the end of the line."""
+        """Read the fields of the line at hand."""
         given: dict[str, Any] = {}
-        while self.tokens[self.at][0] != "end":
-            name = self.take("name", self.open_fields(known, given))
+        for name, text in _FIELD.findall(self.row[4]):
             if name not in known or name in given:
-                self.fail(f"'{name}' stands here", self.open_fields(known, given))
-            self.expect("=")
-            given[name] = self.value(known[name].type)
+                self.fail(f"'{name or '='}' stands here", _open_fields(known, given))
+            key = known[name].type, text
+            if key not in self.values:
+                self.values[key] = self.value(*key)
+            given[name] = self.values[key]
         return given
-
-    def open_fields(self, known: Mapping[str, Field], given: Mapping[str, Any]) -> str:
-        """Return which fields may still be given, for a message."""
-        names = [name for name in known if name not in given]
-        return f"one of the fields {', '.join(names)}" if names else "the end of the line"
 
     def complete(self, known: Mapping[str, Field], given: dict[str, Any]) -> dict[str, Any]:
         """Return all fields, with the defaults of those that were left out."""
         for name, field in known.items():
-            if name not in given and field.default is REQUIRED:
-                self.fail(f"the field {name} is missing", f"{name}=…")
-        return {name: given.get(name, field.default) for name, field in known.items()}
+            if name not in given:
+                if field.default is REQUIRED:
+                    self.fail(f"the field {name} is missing", f"{name}=…")
+                given[name] = field.default
+        return given
 
     # Values
 
-    def value(self, kind: Any) -> Any:
+    def value(self, kind: Any, text: str) -> Any:
         """Read what a field of type `kind` holds."""
-        if typing.get_origin(kind) in (typing.Union, types.UnionType):
-            return self.one_of(typing.get_args(kind))
-        if typing.get_origin(kind) is tuple:
-            return self.items(typing.get_args(kind))
-        if kind is str:
-            return json.loads(self.take("text", "a text in double quotes"))
-        if kind is bool:
-            return self.word({"True": True, "False": False})
-        if kind is int:
-            negative = self.accept("-")
-            return int(self.take("number", "an integer")) * (-1 if negative else 1)
-        if kind is DType:
-            return self.word(_TYPES)
-        if issubclass(kind, Enum):
-            return self.word({str(member.value): member for member in kind})
-        found = self.expression() if issubclass(kind, Expr) else self.member()
+        try:
+            return _reader(kind)(self, self.tree(text))
+        except (Unreadable, SyntaxError, ValueError) as error:
+            after = _TOKEN.match(self.line.partition(f"={text}")[2])
+            if getattr(error, "offset", 1) or not after:
+                self.fail(f"'{text}' stands here", _expected(kind))
+            self.fail(f"'{after[1]}' stands here", "a label of the table")
+
+    def tree(self, text: str) -> ast.expr:
+        """Return the tree of a value."""
+        if text in self.table:
+            return ast.Name(text)
+        return ast.parse(_MARKS.sub(_python, text), mode="eval").body
+
+    def plain(self, kind: type, node: ast.expr) -> Any:
+        """Return a text, a truth value or an integer."""
+        read = node if kind is str else self.build(node)
+        value = getattr(read, "value", None)
+        if type(value) is not kind:
+            self.stands(node, _PLAIN[kind])
+        if isinstance(value, str):
+            # JSON writes two escapes for a character beyond 16 bits.
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        return value
+
+    def one_of(self, kinds: tuple[Any, ...], node: ast.expr) -> Any:
+        """Return None, or what is of the other type; an int where a literal has both."""
+        if type(None) in kinds and isinstance(node, ast.Constant) and node.value is None:
+            return None
+        *rest, kind = [kind for kind in kinds if kind is not type(None)]
+        found = _reader(kind)(self, node)
+        return found.value if int in rest and isinstance(found, Const) else found
+
+    def items(self, kinds: tuple[Any, ...], node: ast.expr) -> tuple[Any, ...]:
+        """Return what is in a list."""
+        if not isinstance(node, ast.List):
+            self.stands(node, "'['")
+        if kinds[-1] is Ellipsis:
+            kinds = kinds[:1] * len(node.elts)
+        if len(node.elts) != len(kinds):
+            self.fail(f"a list has {len(node.elts)} parts", f"{len(kinds)}")
+        return tuple(
+            [_reader(kind)(self, part) for kind, part in zip(kinds, node.elts, strict=True)]
+        )
+
+    def word(self, values: Mapping[str, Any], node: ast.expr) -> Any:
+        """Return what one of some words stands for."""
+        word = node.id.removesuffix(_TILDE) if isinstance(node, ast.Name) else ""
+        if word not in values:
+            self.stands(node, f"one of {', '.join(values)}")
+        return values[word]
+
+    def labelled(self, name: str) -> Any:
+        """Return the member of which a tree has the label."""
+        label = name.replace(_TILDE, "~").removesuffix("~")
+        if label not in self.table:
+            self.fail(f"'{label}' stands here", "a label of the table")
+        return self.member(label)
+
+    def one(self, kind: type, node: ast.expr) -> Any:
+        """Return an expression or a member."""
+        if issubclass(kind, Expr) or not isinstance(node, ast.Name):
+            found: Any = self.build(node)
+        else:
+            found = self.labelled(node.id)
         if not isinstance(found, kind):
             self.fail(f"{kind_of(found)} stands here", f"a {kind.__name__}")
         return found
 
-    def one_of(self, kinds: tuple[Any, ...]) -> Any:
-        """Read None, or what is of the other type; an int where a literal has both."""
-        if type(None) in kinds and self.accept("None"):
-            return None
-        kinds = tuple([kind for kind in kinds if kind is not type(None)])
-        found = self.value(kinds[-1])
-        return found.value if int in kinds and isinstance(found, Const) else found
-
-    def items(self, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Read ``[a, b, c]``."""
-        self.expect("[")
-        found: list[Any] = []
-        while not self.accept("]"):
-            if found:
-                self.expect(",")
-            many = kinds[-1] is Ellipsis
-            if not many and len(found) == len(kinds):
-                self.fail(f"a list has more than {len(kinds)} parts", "']'")
-            found.append(self.value(kinds[0] if many else kinds[len(found)]))
-        if kinds[-1] is not Ellipsis and len(found) != len(kinds):
-            self.fail(f"a list has {len(found)} parts", f"{len(kinds)}")
-        return tuple(found)
-
-    def word(self, values: Mapping[str, Any]) -> Any:
-        """Read one of some words."""
-        found = self.take("name", f"one of {', '.join(values)}")
-        if found not in values:
-            self.fail(f"'{found}' stands here", f"one of {', '.join(values)}")
-        return values[found]
-
-    def member(self) -> object:
-        """Read a label."""
-        label = self.take("name", "a label of the table")
-        if label not in self.table:
-            self.fail(f"'{label}' stands here", "a label of the table")
-        return self.table[label]
+    def stands(self, node: ast.expr, expected: str) -> NoReturn:
+        """Say what stands instead of what should."""
+        self.fail(f"'{ast.unparse(node).replace(_TILDE, '~')}' stands here", expected)
 
     # Expressions
 
-    def expression(self, level: int = 1) -> Expr:
-        """Read an expression whose operators bind at least as tight as `level`."""
-        left = self.prefixed()
-        while True:
-            op = _INFIX.get(self.tokens[self.at][1])
-            if op is None or OPS[op].precedence < level:
-                return left
-            self.at += 1
-            left = self.operation(op, (left, self.expression(OPS[op].precedence + 1)))
+    def other(self, node: ast.expr) -> Expr:
+        match node:
+            case ast.Dict(keys=[ast.Constant(value=int(number))], values=[dtype]):
+                return Arg(number, self.word(TYPES, dtype))
+            case ast.Set(elts=[ast.Constant(value=int(number))]):
+                return Coordinate(number)
+            case ast.BinOp(left=number, op=ast.MatMult(), right=dtype):
+                return self.build(number, self.word(TYPES, dtype))
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=op), attr=dtype), args=args) if (
+                dtype in TYPES
+            ):
+                return self.operation(op, self.operands(args, None), TYPES[dtype])
+        return super().other(node)
 
-    def prefixed(self) -> Expr:
-        """Read an operand with the signs in front of it."""
-        if self.accept("not"):
-            return self.operation("not", (self.expression(OPS["not"].precedence),))
-        if self.accept("~"):
-            return self.operation("bitnot", (self.expression(OPS["bitnot"].precedence),))
-        if self.accept("-"):
-            kind, text = self.tokens[self.at]
-            if kind == "number" or text in ("inf", "nan"):
-                return self.literal(-1)
-            return self.operation("neg", (self.expression(OPS["neg"].precedence),))
-        return self.operand()
-
-    def operand(self) -> Expr:
-        """Read a literal, a hole of a template, a name, an access, a call or a parenthesis."""
-        kind, text = self.tokens[self.at]
-        if kind == "number" or text in ("inf", "nan"):
-            return self.literal(1)
-        if self.accept("("):
-            inner = self.expression()
-            self.expect(")")
-            return inner
-        if kind == "hole":
-            self.at += 1
-            number = int(text[1:])
-            return Coordinate(number) if text[0] == "#" else Arg(number, self.typed())
-        name = self.take("name", "an expression")
-        if self.tokens[self.at][1] in ("(", ":"):
-            return self.call(name)
-        if name in ("True", "False"):
-            return TRUE if name == "True" else FALSE
+    def name(self, name: str) -> Expr:
         if name in _LAUNCH:
             return LaunchIndex(ParallelType(name))
-        self.at -= 1
-        return self.named()
-
-    def named(self) -> Expr:
-        """Read a name, or an access to a buffer."""
-        found: Any = self.member()
-        if isinstance(found, Expr):
-            return found
-        flat = self.accept(".")
-        if flat and self.take("name", "'flat'") != "flat":
-            self.fail("another word stands behind '.'", "'flat'")
-        if not hasattr(found, "dtype"):
+        found = self.labelled(name)
+        if not isinstance(found, Expr):
             self.fail(f"{kind_of(found)} stands in an expression", "a value")
-        return Load(found, self.items((Expr, ...)), flat)
-
-    def literal(self, sign: int) -> Expr:
-        """Read a number, with its type where it is no index and no float32."""
-        text = self.tokens[self.at][1]
-        self.at += 1
-        is_float = not text.isdigit()
-        natural = dtypes.float32 if is_float else dtypes.index
-        dtype = self.typed() if self.tokens[self.at][1] == ":" else natural
-        if is_float != dtype.is_float:
-            self.fail(f"{text}:{dtype} is no literal", f"one of {dtype}")
-        return Const(sign * (float(text) if is_float else int(text)), dtype)
-
-    def typed(self) -> DType:
-        """Read ``:dtype``."""
-        self.expect(":")
-        found: DType = self.word(_TYPES)
         return found
 
-    def call(self, name: str) -> Expr:
-        """Read the operands of an operation in functional form, or of a conversion."""
-        dtype = self.typed() if self.tokens[self.at][1] == ":" else None
-        self.expect("(")
-        args: list[Expr] = []
-        while not self.accept(")"):
-            if args:
-                self.expect(",")
-            args.append(self.expression())
-        if name in _TYPES and len(args) == 1:
-            return Op("cast", tuple(args), _TYPES[name])
-        return self.operation(name, tuple(args), dtype)
+    def load(self, buffer: str, index: tuple[Expr, ...], *, flat: bool) -> Load:
+        found = self.labelled(buffer)
+        if not hasattr(found, "dtype"):
+            self.fail(f"{kind_of(found)} stands in an expression", "a value")
+        return Load(found, index, flat)
+
+    def literal(self, value: Number, want: DType | None) -> Expr:
+        if want is not None and isinstance(value, float) != want.is_float:
+            self.fail(f"{value}:{want} is no literal", f"one of {want}")
+        return super().literal(value, want)
 
     def operation(self, op: str, args: tuple[Expr, ...], dtype: DType | None = None) -> Expr:
-        """Return an operation, whose number of operands is checked."""
         if op not in OPS or op == "cast":
             self.fail(f"'{op}' is called", "an operation or a type")
         if len(args) != OPS[op].arity:
             self.fail(f"{op} has {len(args)} operands", f"{OPS[op].arity}")
         return Op(op, args, dtype or natural_type(op, args))
 
-    # Tokens
 
-    def tokenize(self) -> None:
-        """Take the line at hand apart."""
-        line, position = self.line.rstrip(), 0
-        self.tokens, self.at = [], 0
-        while position < len(line):
-            found = _TOKEN.match(line, position)
-            if found is None:
-                self.fail(
-                    f"'{line[position:].lstrip()}' cannot be read", "a name, a number or a sign"
-                )
-            kind = found.lastgroup or ""
-            self.tokens.append((kind, found[kind]))
-            position = found.end()
-        self.tokens.append(("end", ""))
-
-    def accept(self, text: str) -> bool:
-        """Whether `text` is next, which is then taken."""
-        kind, found = self.tokens[self.at]
-        hit = found == text and kind != "text"
-        self.at += hit
-        return hit
-
-    def expect(self, text: str) -> None:
-        """Take `text`."""
-        if not self.accept(text):
-            self.fail(f"{self.next()} stands here", f"'{text}'")
-
-    def take(self, kind: str, expected: str) -> str:
-        """Take a token of a kind."""
-        found, text = self.tokens[self.at]
-        if found != kind:
-            self.fail(f"{self.next()} stands here", expected)
-        self.at += 1
-        return text
-
-    def next(self) -> str:
-        """Return the next token, for a message."""
-        text = self.tokens[self.at][1]
-        return f"'{text}'" if text else "the end of the line"
+def _open_fields(known: Mapping[str, Field], given: Mapping[str, Any]) -> str:
+    """Return which fields may still be given, for a message."""
+    names = [name for name in known if name not in given]
+    return f"one of the fields {', '.join(names)}" if names else "the end of the line"
 
 
-def _classes(kind: Any) -> tuple[type, ...]:
-    """Return the classes of the records in a field of type `kind`."""
+@cache
+def _reader(kind: Any) -> Callable[[_RecordParser, ast.expr], Any]:
+    """Return what makes the value of a field of type `kind` of a tree."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) is tuple:
+        return lambda parser, node: parser.items(parts, node)
+    if parts:
+        return lambda parser, node: parser.one_of(parts, node)
+    if kind in _PLAIN:
+        return lambda parser, node: parser.plain(kind, node)
+    if kind is DType or issubclass(kind, Enum):
+        words = TYPES if kind is DType else {str(member.value): member for member in kind}
+        return lambda parser, node: parser.word(words, node)
+    return lambda parser, node: parser.one(kind, node)
+
+
+def _expected(kind: Any) -> str:
+    """Return what stands for a field of type `kind`, for a message."""
+    if parts := typing.get_args(kind):
+        return "a list" if typing.get_origin(kind) is tuple else _expected(parts[0])
+    if issubclass(kind, Enum):
+        return f"one of {', '.join([str(member.value) for member in kind])}"
+    return _PLAIN.get(kind) or ("an expression" if issubclass(kind, Expr) else "a label")
+
+
+@cache
+def _classes(kind: Any) -> Mapping[str, type]:
+    """Return the classes of the records in a field of type `kind`, by name."""
     if is_dataclass(kind):
-        return (typing.cast("type", kind),)
-    found = [inner for part in typing.get_args(kind) for inner in _classes(part)]
-    return tuple(found)
+        found = typing.cast("type", kind)
+        return {found.__name__: found}
+    return {name: c for part in typing.get_args(kind) for name, c in _classes(part).items()}

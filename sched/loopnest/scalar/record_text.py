@@ -17,6 +17,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from loopnest.errors import NotSupported
@@ -24,7 +25,6 @@ from loopnest.scalar import dtypes, pickling
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS
 from loopnest.scalar.expr import (
-    ZERO,
     Arg,
     Const,
     Expr,
@@ -81,18 +81,14 @@ class MemberKind:
     word: str = "_"
 
 
-def record_fields(kind: type, names: Mapping[str, Any] | None = None) -> dict[str, Field]:
-    """Return the fields of a dataclass; `names` are those that its module does not import."""
-    hints = typing.get_type_hints(kind, localns=dict(names or {}))
+@cache
+def record_fields(kind: type, *others: type) -> Mapping[str, Field]:
+    """Return the fields of a dataclass; `others` are classes that its module does not import."""
+    hints = typing.get_type_hints(kind, localns={other.__name__: other for other in others})
     return {
         f.name: Field(hints[f.name], REQUIRED if f.default is MISSING else f.default)
         for f in fields(kind)
     }
-
-
-def late_member(kind: type) -> MemberKind:
-    """Return the kind of a dataclass that is made first, and filled when all members are there."""
-    return MemberKind(lambda: object.__new__(kind), record_fields(kind), late=True)
 
 
 SCALAR_MEMBERS: Mapping[str, MemberKind] = {
@@ -100,9 +96,7 @@ SCALAR_MEMBERS: Mapping[str, MemberKind] = {
     "Symbol": MemberKind(Symbol, {"name": Field(str)}),
     "ScalarParam": MemberKind(ScalarParam, {"name": Field(str), "dtype": Field(DType)}),
     "Local": MemberKind(Local, {"name": Field(str), "dtype": Field(DType)}),
-    "Index": MemberKind(
-        lambda: Index("", ZERO), {"name": Field(str), "extent": Field(Expr)}, late=True
-    ),
+    "Index": MemberKind(Index, {"name": Field(str), "extent": Field(Expr)}),
 }
 """The members that expressions name, and origins."""
 
