@@ -441,7 +441,7 @@ def _errors(sums: Sums, cases: int = 20_000) -> Iterator[tuple[str, str]]:
         b, start = rng.standard_normal((cases, sums.terms)), rng.standard_normal(cases)
         if sums.row.operands["a"].dtype.size == 4:
             a, b = [np.round(x * 2.0**8) / 2.0**8 for x in (a, b)]  # representable: tf32
-            a, b = np.clip(a, -3.9, 3.9), np.clip(b, -3.9, 3.9)
+            a, b = np.clip(a, -3.875, 3.875), np.clip(b, -3.875, 3.875)
         a, b = [x.astype(dtype).astype(np.float64) for x in (a, b)]
         if name == "that cancel":
             a[:, 1::2], b[:, 1::2] = -a[:, ::2], b[:, ::2]

@@ -29,7 +29,7 @@ X = some(3, 4)
 POSITIVE = X.abs() + 0.5
 PLANES, VOLUMES = some(2, 3, 7, 8), some(1, 2, 5, 6, 7)
 ROWS = torch.tensor([[2], [0], [1]])
-HEADS = [some(1, 2, 5, 4) / 3, some(1, 2, 5, 4) / 2, some(1, 2, 5, 4)]
+HEADS = [x.cpu() for x in (some(1, 2, 5, 4) / 3, some(1, 2, 5, 4) / 2, some(1, 2, 5, 4))]
 ATTENDED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*HEADS)
 FILTERS = some(4, 3, 3, 2)
 AROUND = [2, 1], [1, 0], [1, 2], False, [0, 0], 1
@@ -69,7 +69,7 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "_softmax.default": [(X, -1, False), (X, 0, False), (X[0, 0], -1, False)],
     "_scaled_dot_product_flash_attention_for_cpu.default": [tuple(HEADS)],
     "_scaled_dot_product_flash_attention_for_cpu_backward.default": [
-        (some(1, 2, 5, 4), *HEADS, *ATTENDED, 0.0, False)
+        (some(1, 2, 5, 4).cpu(), *HEADS, *ATTENDED, 0.0, False)
     ],
     "_unsafe_view.default": [(X, (2, 6)), (X, (-1,))],
     "addcdiv.default": [(X, some(4), POSITIVE)],
@@ -376,8 +376,11 @@ def by_rule(op: Any, args: Any, named: Any, wanted: list[Any]) -> tuple[list[Any
     graph.output(tuple(kept.values()))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     shapes_propagated(module, given)
+    options = {"library": False}
+    if all(x.device.type == "cpu" for x in given):  # else each is run where its tensors are
+        options["target"] = "interpret"
     with recording() as programs:
-        run = LazyProgram(module, {"target": "interpret", "library": False})
+        run = LazyProgram(module, options)
         found = dict(zip(kept, run(given), strict=True))
     return [found.get(n) for n in range(len(wanted))], programs[0].in_torch
 
