@@ -248,3 +248,82 @@ def test_tiles_of_a_tensor_whose_sibling_alone_is_read() -> None:
     y.split(1, 2)
     f.inline_most()
     assert ln.verify(ln.lower(f)).all_sizes
+
+
+def windows_over_threads(memory: str, split: int = 0) -> ln.Fusion:
+    """Windows computed where both the window and the place in it are bound to threads."""
+    with ln.Fusion("k") as f:
+        t = f.input("x", ("N",), ln.float32) * 2.0
+        y = f.output(ln.sum(ln.unfold(t, 0, 3), 1), "y")
+    MEMORIES[memory](t)
+    if memory == "shared":
+        t.allocation_domain.split(0, 8)
+    if split:
+        y.split(0, split)
+    y.axis(-2).parallelize(PT.block_y)
+    y.axis(-1).parallelize(PT.block_x)
+    f.inline_most(replay=True)
+    return f
+
+
+@pytest.mark.parametrize("memory", ["shared", "global"])
+def test_windows_that_overlap_along_two_thread_axes_are_stored_once(memory: str) -> None:
+    """All threads of a diagonal have the same element: the first in each window stores it."""
+    kernel = check(windows_over_threads(memory), np.arange(21, dtype=np.float32))
+    assert "if i1 < 1 or i0 + 1 == N - 2:" in str(kernel)
+    assert "barrier block" in str(kernel)
+
+
+def test_threads_of_tiles_that_may_be_missing_have_no_owner() -> None:
+    """Which window is the last one of a loop follows from another loop's index."""
+    with pytest.raises(ln.LoweringError) as caught:
+        ln.lower(windows_over_threads("shared", 4))
+    assert str(caught.value) == (
+        "T1: its buffer is laid out by its own axes, but the tiles of the block_y loop y.i1 "
+        "overlap, and would store the same elements of it at once; leave the layout of T1 to its "
+        "loops, set its memory to ln.LOCAL, or compute it outside of that loop"
+    )
+
+
+def test_tiles_of_threads_that_a_serial_loop_moves_too_meet_between_its_iterations() -> None:
+    """Threads store elements of GLOBAL memory again that others stored an iteration before."""
+    with ln.Fusion("k") as f:
+        t = f.input("x", (17,), ln.float32) * 2.0
+        y = f.output(ln.sum(ln.unfold(t, 0, 4, stride=3, dilation=2), 1), "y")
+    t.memory = ln.GLOBAL
+    y.axis(1).parallelize(PT.block_x)
+    t.compute_at(y, -1)
+    f.inline_most()
+    kernel = check(f, np.arange(17, dtype=np.float32))
+    assert "barrier warp  # T1 stores to T1 after T1 stores it in other threads" in str(kernel)
+
+
+def test_a_tile_that_its_block_shares_is_not_stored_anew_before_all_have_read_it() -> None:
+    """The thread that reads an element of a halo is not the only one that stores it."""
+    with ln.Fusion("k") as f:
+        t = f.input("x", ("N", 3), ln.float32) * 2.0
+        y = f.output(ln.sum(ln.unfold(t, 0, 4, dilation=2), -1), "y")
+    t.memory = ln.SHARED
+    t.allocation_domain.split(0, 4)
+    t.compute_at(y, 2)
+    y.axis(0).parallelize(PT.block_z)
+    f.inline_most()
+    kernel = check(f, np.arange(27, dtype=np.float32).reshape(9, 3))
+    assert "barrier block  # T1 stores to T1 after T2 reads it in other threads" in str(kernel)
+
+
+def test_threads_of_a_loop_that_moves_no_tile_store_it_once() -> None:
+    with ln.Fusion("k") as f:
+        x, z = f.input("x", ("N",), ln.float32), f.input("z", ("M",), ln.float32)
+        t = x * 2.0
+        windows = ln.broadcast(t[:-1] + t[1:], [False, True])
+        y = f.output(windows + ln.broadcast(z, [True, False]), "y")
+    t.memory = ln.SHARED
+    t.allocation_domain.split(0, 8)
+    y.split(0, 8)
+    y.reorder({2: 1})
+    y.parallelize({0: PT.grid_x, 1: PT.block_x})
+    t.compute_at(y, 2)
+    f.inline_most()
+    kernel = check(f, np.arange(21, dtype=np.float32), np.arange(3, dtype=np.float32))
+    assert "if block_x == 0:" in str(kernel) or "if i1 == 0:" in str(kernel)

@@ -46,6 +46,7 @@ from loopnest.scalar.expr import (
     substitute,
 )
 from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.overlapping_tiles import overlaps
 
 
 @fast_init
@@ -156,6 +157,13 @@ class _Placer:
         """The names of tensors whose elements loops of one thread store again."""
         again = [unit for unit in self.plan.forest.units if is_repeated(self.plan, unit)]
         return frozenset([twin.name for unit in again for twin in unit.siblings])
+
+    @cached_property
+    def tiled(self) -> frozenset[str]:
+        """The names of SHARED tensors whose tiles overlap: several threads may store an element."""
+        names = [t.name for unit in self.plan.forest.units for t in unit.siblings
+                 if t.memory is Memory.SHARED and overlaps(t.domain.history)]  # fmt: skip
+        return frozenset(names)
 
     def sequence(
         self, items: Iterable[TreeItem], common: frozenset[Index], outside: Sequence[_Entry] = ()
@@ -359,7 +367,7 @@ class _Placer:
         around = frozenset(self.around)
         if isinstance(node, Load):
             return _Entry(BufferAccess(node.buffer, index, False, conditions, whose, False, around))
-        injective = node.role != "partial" and not node.atomic
+        injective = node.role != "partial" and not node.atomic and node.tensor not in self.tiled
         again = node.storage.memory is Memory.GLOBAL and node.tensor in self.repeated
         return _Entry(
             BufferAccess(

@@ -238,8 +238,8 @@ class Dependence:
         same = {d for d in self.spread if self._decided(d, equal)}
         same |= {d for d in self.spread if self._both_first(d, first, second)}
         if first.injective or second.injective:
-            # Each element of a GLOBAL tensor is stored once; other buffers may be reused.
-            once = first.buffer.memory is Memory.GLOBAL
+            # Most elements of GLOBAL tensors are stored once; other buffers may be reused.
+            once = first.buffer.memory is Memory.GLOBAL and not (first.again or second.again)
             if _owns(first, second) and _owns(second, first):
                 same |= self._by_owner(pairs, common, wrapped, once=once)
         return self._rest(same | self._going_on(first, second, common, self._rest(same)))

@@ -159,8 +159,10 @@ class PhaseTerms:
         places = self.storage[env.tensor].places
         for condition in first_points(self.nest, compute, env.known, memory, places):
             terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: once is enough")
-        stored = is_global and any(t.memory is memory for t in compute.unit.siblings)
-        for condition in owners(self.plan, env) if stored else ():
+        # In SHARED memory each thread has a place of its own, but where axes were laid out.
+        shared = memory is Memory.SHARED and any(s.axes is not None for s in own)
+        stored = shared or (is_global and any(t.memory is memory for t in compute.unit.siblings))
+        for condition in owners(self.plan, env, memory) if stored else ():
             terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: one tile stores it")
         if once or memory is not Memory.LOCAL:
             for term in self._one_writer(compute, Memory.GLOBAL if once else memory):
