@@ -444,7 +444,8 @@ class Promoter:
         for step in reversed(domain.history):
             self._match_upwards(step, domain, image)
         for step in domain.history:
-            if any(axis in image for axis in step.inputs) and step.outputs[0] not in image:
+            told = not image.keys().isdisjoint(step.outputs)
+            if any(axis in image for axis in step.inputs) and not told:
                 copy = self._again(step, [image.get(a, a) for a in step.inputs])
                 image.update(zip(step.outputs, copy.outputs, strict=True))
         return image
@@ -463,7 +464,8 @@ class Promoter:
             if self.reshapes and not self._runs_over(found.inputs, step.inputs):
                 continue  # a reshape made this axis of another one
             for mine, theirs in zip(step.outputs, found.outputs, strict=True):
-                image.setdefault(mine, theirs)
+                if not mine.is_broadcast:  # no loop of its own makes it more than one point
+                    image.setdefault(mine, theirs)
             for mine, theirs in zip(step.inputs, found.inputs, strict=True):
                 image.setdefault(mine, theirs)
             return
