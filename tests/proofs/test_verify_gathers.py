@@ -312,3 +312,23 @@ def test_padding_that_is_the_identity_may_be_left_out(dtype):
         f.output(ln.max(windows, -1), "y")
     f.inline_most()
     assert ln.verify(ln.lower(f)).all_sizes
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_keys_that_are_folded_themselves(atomic: bool) -> None:
+    """The data that choose what an update folds, and those that it folds, are one load."""
+    with ln.Fusion("k") as f:
+        key = (f.input("i", ("K",), ln.int32) & 15).named("key")
+        h = f.output(ln.index_add(ln.full((16,), 0, ln.int32), 0, key, key), "h")
+    key.memory = ln.GLOBAL
+    if atomic:
+        h.atomic()
+    h.reorder({1: 0})
+    kernel = ln.lower(f)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    lowered = kernel._lowered
+    assert lowered.math is not None
+    made = list(mutants(lowered.program, frozenset({"index"})))
+    math_of = lowered.math()
+    assert made
+    assert [m.text for m in made if verify_program(m.program, math_of).ok] == []

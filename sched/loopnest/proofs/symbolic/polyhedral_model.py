@@ -248,9 +248,11 @@ class PolyhedralModel(IslRelations):
             own = [n for n in work.needs if n.demand == "whole" and not n.in_test]
             operands = [n.operand for n in own if n.tensor.name == name]
             plain = [o for o in operands if isinstance(o, Access) and not o.flat]
-            if len(operands) != 1 or len(plain) != 1:
+            # Data that are folded themselves are read twice: each read has a need of its own.
+            same = {Load(o.buffer, o.index) for o in plain}
+            if len(operands) != len(plain) or len(same) != 1:
                 raise NotProved(f"the data that choose what {work.tensor.name} folds")
-            found[arg] = Load(plain[0].buffer, plain[0].index)
+            (found[arg],) = same
         tests = [load for condition, _ in work.site.guards for load in loads(condition)]
         if not set(tests) <= set(found.values()):
             raise NotProved(f"a test of data around {work.tensor.name}")
