@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import loopnest as ln
@@ -51,16 +52,68 @@ def test_registers_are_loaded_first_and_stored_last() -> None:
     assert kinds[:3] == ["T2", "y_acc" if "y_acc" in kinds else "y", "T3"]
 
 
-def test_a_circular_buffer_is_computed_alone() -> None:
-    """Welford over one element is pointwise, but its three outputs share their loops."""
+def folded(definition: str, memory: ln.Memory, *, threads: bool = False) -> ln.Fusion:
+    """Return y = sum over k of what is folded over the last axis, some iterations ahead."""
     with ln.Fusion("k") as f:
-        x = f.input("x", ("N", "K", 1), ln.float32)
-        mean, variance, count = ln.welford(x, 2)
-        y = f.output(mean * variance + ln.cast(count, ln.float32), "y")
-    mean.compute_at(y, 1)
-    count.memory = ln.SHARED
-    with pytest.raises(ln.ScheduleError, match="is computed together with T1, T2; a tensor that"):
-        count.circular_buffer(2)
+        x = f.input("x", ("N", "K", 5), ln.float32)
+        kept = {
+            "sum": lambda: ln.sum(x, 2),
+            "places": lambda: ln.argmax(x, 2),
+            "welford": lambda: ln.mul(*ln.welford(x, 2)[:2]),
+            "scan": lambda: ln.cumsum(x, 2),
+            "private": lambda: x - ln.max(x, 2, keepdims=True),
+        }[definition]()
+        last = ln.sum(kept, 2) if definition in ("scan", "private") else kept
+        y = f.output(ln.sum(last * 2, 1), "y")
+    ahead = kept.producers[0] if definition == "welford" else kept
+    ahead.memory = memory
+    ahead.compute_at(y, 2)
+    if threads:
+        ahead.axis(2).parallelize(PT.block_x)
+    f.inline_most(replay=definition == "private")
+    ahead.circular_buffer(3)
+    return f
+
+
+@pytest.mark.parametrize("memory", [ln.SHARED, ln.LOCAL])
+@pytest.mark.parametrize("definition", ["sum", "places", "welford", "scan", "private"])
+def test_a_fold_runs_ahead_from_its_initial_value_on(definition: str, memory: ln.Memory) -> None:
+    f = folded(definition, memory)
+    kernel = ln.lower(f)
+    assert any(buffer.shape[0] == 3 for buffer in kernel.buffers)
+    assert ln.verify(kernel).all_sizes
+    for target in ("interpret", "c"):
+        run = ln.compile(kernel, target)
+        for count in (1, 2, 7):
+            x = np.random.default_rng(count).integers(-9, 9, (4, count, 5)).astype(np.float32)
+            np.testing.assert_allclose(run(x), ln.evaluate(f, x), rtol=1e-5)
+
+
+def test_outputs_of_one_definition_run_ahead_together() -> None:
+    """What nobody reads of them is no part of it."""
+    f = folded("welford", ln.SHARED)
+    shapes = {b.name: [str(n) for n in b.shape] for b in ln.lower(f).buffers if b.tensor != "y"}
+    assert (shapes["T1"], shapes["T2"], shapes["T3"]) == (["3", "1"], ["3", "1"], ["1"])
+
+
+def test_threads_that_fold_together_do_not_run_ahead() -> None:
+    with pytest.raises(ln.LoweringError) as caught:
+        ln.lower(folded("sum", ln.SHARED, threads=True))
+    assert str(caught.value) == (
+        "T1: its circular buffer runs ahead in the loop over i1, and threads along block_x fold T1 "
+        "together in each iteration; fold T1 in one thread each, or compute it outside of that loop"
+    )
+
+
+def test_an_atomic_fold_has_no_circular_buffer() -> None:
+    f = folded("sum", ln.SHARED)
+    kept = next(t for t in f.tensors if t.name == "T1")
+    with pytest.raises(ln.ScheduleError) as caught:
+        kept.atomic()
+    assert str(caught.value) == (
+        "T1.atomic(): T1 has a circular buffer of 3 stages, which begins anew in each iteration; "
+        "leave out one of the two"
+    )
 
 
 def test_layouts_change_strides_and_size_alone() -> None:

@@ -12,6 +12,7 @@ from loopnest.schedule.allocation_steps import (
     require_intermediate,
     require_xor,
 )
+from loopnest.schedule.atomic_folds import require_not_atomic
 from loopnest.schedule.transaction import PrimitiveRefused, leaf_position, primitive
 from loopnest.tensor.allocation_domain import AllocationDomain, derived_axes
 from loopnest.tensor.domain import IterDomain
@@ -125,10 +126,11 @@ def circular_buffer(tensor: TensorView, stages: int, prefetch: int | None = None
 
     Raises:
         ScheduleError: fewer than 2 stages, or more than 32; a prefetch that is not less; a GLOBAL
-            tensor; not computed inside a serial loop; a reduction, or several outputs of one
-            definition.
+            tensor, also one that is computed together with this one; an atomic one; not computed
+            inside a serial loop.
     """
-    require_intermediate(tensor)
+    for twin in tensor.siblings:
+        require_intermediate(twin)
     if isinstance(stages, bool) or not isinstance(stages, int) or not 2 <= stages <= MOST_STAGES:
         raise PrimitiveRefused(f"stages={stages!r}", f"use an int from 2 to {MOST_STAGES}")
     ahead = stages - 1 if prefetch is None else prefetch
@@ -136,32 +138,18 @@ def circular_buffer(tensor: TensorView, stages: int, prefetch: int | None = None
         raise PrimitiveRefused(
             f"prefetch={prefetch!r} of {stages} stages", f"use an int from 1 to {stages - 1}"
         )
-    if tensor.memory is Memory.GLOBAL:
-        raise PrimitiveRefused(
-            f"{tensor.name} is in global memory",
-            f"set {tensor.name}.memory = ln.SHARED first, or ln.LOCAL",
-        )
-    _require_alone(tensor)
+    require_not_atomic(tensor, "circular_buffer")
+    for twin in tensor.siblings:
+        if twin.memory is Memory.GLOBAL:
+            raise PrimitiveRefused(
+                f"{twin.name} is in global memory",
+                f"set {twin.name}.memory = ln.SHARED first, or ln.LOCAL",
+            )
     _require_serial_loop(tensor)
-    layout = replace(tensor.layout, stages=stages, prefetch=ahead)
-    tensor.fusion.change(tensor, "layout", layout)
+    for twin in tensor.siblings:
+        layout = replace(twin.layout, stages=stages, prefetch=ahead)
+        tensor.fusion.change(twin, "layout", layout)
     return tensor
-
-
-def _require_alone(tensor: TensorView) -> None:
-    definition = tensor.definition
-    assert definition is not None
-    if definition.reducer is not None:
-        raise PrimitiveRefused(
-            f"{tensor.name} is a {'scan' if definition.scan else 'reduction'}",
-            "a pointwise tensor may run ahead: a copy",
-        )
-    if len(definition.outputs) > 1:
-        twins = ", ".join([twin.name for twin in definition.outputs if twin is not tensor])
-        raise PrimitiveRefused(
-            f"{tensor.name} is computed together with {twins}",
-            "a tensor that is computed alone may run ahead: a copy (cache_after)",
-        )
 
 
 def _require_serial_loop(tensor: TensorView) -> None:

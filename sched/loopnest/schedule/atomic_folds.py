@@ -115,6 +115,12 @@ def _take_memory(tensor: TensorView) -> None:
             f"{tensor.name} is laid out by an allocation domain of its own",
             f"{tensor.name}.allocation_domain.reset() first: updates go to the plain layout",
         )
+    if tensor.layout.stages > 1:
+        raise PrimitiveRefused(
+            f"{tensor.name} has a circular buffer of {tensor.layout.stages} stages, which begins "
+            "anew in each iteration",
+            "leave out one of the two",
+        )
     if tensor in tensor.fusion.inplace:
         raise PrimitiveRefused(
             f"{tensor.name} takes the memory of {tensor.fusion.inplace[tensor].name}, which its "

@@ -411,6 +411,7 @@ class ScheduleMethods:
         aside, rotates through; LOCAL tensors that only it reads run ahead with it: their values
         are loaded before the consumers' work of an iteration, and stored after it. For copies in
         registers that loop is unrolled by `stages`, so that each stage has registers of its own.
+        A reduction runs ahead as a whole, a scan step by step, as long as no threads fold together.
 
         Args:
             stages: the copies, 2 to 32.
@@ -419,8 +420,8 @@ class ScheduleMethods:
 
         Raises:
             ScheduleError: another number of stages, or of iterations ahead; a tensor that is
-                GLOBAL, is not computed inside a serial loop, is a reduction, or is one of several
-                outputs of a definition.
+                GLOBAL, atomic, or not computed inside a serial loop; one of several outputs of a
+                definition that another of them refuses.
 
         >>> import loopnest as ln
         >>> with ln.Fusion("k") as f:

@@ -248,7 +248,7 @@ def _on_chip(plan: LoopPlan, tensor: TensorView, indices: Indices) -> TensorStor
         stored = on_chip(plan, tensor, places, indices)
         buffer = _laid_out(plan, tensor, buffer, stored)
         axes = stored.axes if stored.places is None else None
-    if tensor.layout.stages > 1:
+    if tensor.layout.stages > 1 and _is_read(plan, tensor):
         buffer = _rotating(plan, buffer, tensor.layout.stages)
     home = plan.forest.find(leaf[pos - 1]) if pos else None
     return TensorStorage(buffer, places, home, buffer, places, axes)
@@ -262,12 +262,16 @@ def _position(plan: LoopPlan, tensor: TensorView) -> int:
     """
     if is_atomic(tensor):
         return min(tensor.compute_at_pos, _with_start(plan, tensor))
-    read = any(consumer.siblings[0] in plan.forest.position for consumer in tensor.consumers)
-    if read or tensor.memory is not Memory.LOCAL or len(tensor.siblings) == 1:
+    alone = tensor.memory is not Memory.LOCAL or len(tensor.siblings) == 1
+    if alone or _is_read(plan, tensor):
         return tensor.compute_at_pos
     leaf = tensor.domain.leaf
     first = next((n for n, axis in enumerate(leaf) if axis.is_reduction), len(leaf))
     return max(first, tensor.compute_at_pos)
+
+
+def _is_read(plan: LoopPlan, tensor: TensorView) -> bool:
+    return any(consumer.siblings[0] in plan.forest.position for consumer in tensor.consumers)
 
 
 def _with_start(plan: LoopPlan, tensor: TensorView) -> int:

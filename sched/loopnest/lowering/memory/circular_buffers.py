@@ -13,12 +13,15 @@ Before: ``for k: { T = x[k]; y += T }``; after, with two stages::
     T[0] = x[0]
     for k: { if k + 1 < K: T[(k + 1) % 2] = x[k + 1]; y += T[k % 2] }
 
-Source: nvFuser's circular buffering (lower_circular_buffer.cpp), for plain copies.
+A fold runs ahead as a whole: from its initial value on, in the prologue and for each iteration.
+
+Source: nvFuser's circular buffering (lower_circular_buffer.cpp), of copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from loopnest.errors import LoweringError
@@ -33,7 +36,7 @@ from loopnest.lowering.loops.guarded_tree import (
     guarded,
     map_loads,
 )
-from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.loops.loop_plan import LoopPlan, scanned_over
 from loopnest.lowering.loops.phase_nest import Nest
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.lowering.memory.stage_unrolling import far_ahead, simplified, unroll_stages
@@ -64,9 +67,11 @@ def circulate(tree: Tree, nest: Nest, storage: dict[TensorView, TensorStorage]) 
     turns: dict[Index, list[TensorView]] = {}
     for unit in nest.plan.forest.units:
         if unit.layout.stages > 1:
-            circle = _Circle(unit, nest, storage[unit].buffer)
+            own = [storage[twin].buffer for twin in unit.siblings]
+            circle = _Circle(unit, nest, {buffer for buffer in own if buffer.stages > 1})
             tree = circle.apply(tree)
-            if unit.memory is Memory.LOCAL and circle.var is not None:
+            local = any(buffer.memory is Memory.LOCAL for buffer in circle.buffers)
+            if local and circle.var is not None:
                 turns.setdefault(circle.var, []).append(unit)
     return unroll_stages(tree, turns, nest.plan.algebra) if turns else tree
 
@@ -82,8 +87,9 @@ class _Parts:
 
 
 class _Circle:
-    def __init__(self, tensor: TensorView, nest: Nest, buffer: Buffer) -> None:
-        self.tensor, self.buffer, self.plan = tensor, buffer, nest.plan
+    def __init__(self, tensor: TensorView, nest: Nest, buffers: AbstractSet[Buffer]) -> None:
+        self.tensor, self.buffers, self.plan = tensor, buffers, nest.plan
+        self.names = {twin.name for twin in tensor.siblings}
         self.stages, self.prefetch = tensor.layout.stages, tensor.layout.prefetch
         home = _rotating(nest, tensor)
         index = nest.index_of[home] if home is not None else ZERO
@@ -96,9 +102,22 @@ class _Circle:
                 "compute it inside a serial loop",
             )
         private = _private_producers(self.plan, tensor)
-        self.ahead = {t.name for t in private}
+        self.ahead = {twin.name for unit in private for twin in unit.siblings}
         if home is not None:
+            self._require_own_folds([tensor, *private])
             self._require_sources(home, [tensor, *private])
+
+    def _require_own_folds(self, ahead: list[TensorView]) -> None:
+        """Refuse to run ahead where threads fold together: all of them meet in each iteration."""
+        for unit in ahead:
+            dims = self.plan.crossed[unit] or scanned_over(self.plan, unit)
+            if dims:
+                raise LoweringError(
+                    self.tensor.name,
+                    f"its circular buffer runs ahead in the loop over {self.var}, and threads "
+                    f"along {dims[0].value} fold {unit.name} together in each iteration",
+                    f"fold {unit.name} in one thread each, or compute it outside of that loop",
+                )
 
     def _require_sources(self, home: LoopGroup, ahead: list[TensorView]) -> None:
         """Refuse to run ahead of what the same iteration computes for others too."""
@@ -106,7 +125,7 @@ class _Circle:
             definition = reader.definition
             for source in definition.producers if definition is not None else ():
                 computed = source.siblings[0] in self.plan.forest.position
-                if source in ahead or not computed:
+                if source.siblings[0] in ahead or not computed:
                     continue
                 if home in self.plan.forest.path(source.siblings[0]):
                     raise LoweringError(
@@ -178,17 +197,17 @@ class _Circle:
         return guarded(fresh(item, {}), move, stage.place, guard)
 
     def _in_stage(self, stage: Expr) -> _InStage:
-        return _InStage(self.buffer, stage)
+        return _InStage(self.buffers, stage)
 
     def _parts(self, loop: Tree) -> _Parts:
         made: list[TreeItem] = []
         loads: list[TreeItem] = []
         stores: list[TreeItem] = []
         rest: list[TreeItem] = []
-        mine = {self.tensor.name, *self.ahead}
+        mine = self.names | self.ahead
         for item in loop.body:
             if isinstance(item, Allocate):
-                moves = item.storage is self.buffer or item.tensor in self.ahead
+                moves = item.tensor in mine  # its buffer, and that in which it is folded
                 (made if moves else rest).append(item)
                 continue
             stored = set(_stored(item))
@@ -211,27 +230,29 @@ class _Circle:
                     "compute it at the position of its circular loop",
                 )
             else:
-                (stores if self.tensor.name in stored else loads).append(item)
+                # What is copied makes no buffers: each is made at one place of the nest.
+                bare = _without_made(item, made) if isinstance(item, Tree) else item
+                (stores if self.names & stored else loads).append(bare)
         return _Parts(tuple(made), tuple(loads), tuple(stores), tuple(rest))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _InStage:
-    """Give accesses of a circular buffer the index of their stage."""
+    """Give accesses of circular buffers the index of their stage."""
 
-    buffer: Buffer
+    buffers: AbstractSet[Buffer]
     stage: Expr
 
     def __call__(self, value: Expr) -> Expr:
         def rule(node: Load) -> Load:
-            if node.buffer is self.buffer and len(node.args) < len(self.buffer.shape):
-                return Load(self.buffer, (self.stage, *node.args))
+            if node.buffer in self.buffers and len(node.args) < len(node.buffer.shape):
+                return Load(node.buffer, (self.stage, *node.args))
             return node
 
         return map_loads(value, rule)
 
     def place(self, node: Store) -> Store:
-        if node.storage is not self.buffer or len(node.index) == len(self.buffer.shape):
+        if node.storage not in self.buffers or len(node.index) == len(node.storage.shape):
             return node
         return replace(node, index=(self.stage, *node.index))
 
@@ -254,21 +275,25 @@ def _rotating(nest: Nest, tensor: TensorView) -> LoopGroup | None:
 
 
 def _private_producers(plan: LoopPlan, tensor: TensorView) -> list[TensorView]:
-    """Return the LOCAL tensors in the same loop that only `tensor` depends on."""
-    found: list[TensorView] = []
+    """Return the LOCAL tensors in the same loop that only `tensor` depends on.
+
+    Of several outputs of one definition, as which they are computed, the first.
+    """
+    found = [tensor]
     waiting = [tensor]
     while waiting:
         definition = waiting.pop().definition
         for producer in definition.producers if definition is not None else ():
-            readers = [c for c in producer.consumers if c in plan.forest.position]
+            unit = producer.siblings[0]
+            readers = [c.siblings[0] for twin in unit.siblings for c in twin.consumers]
             # Only what nobody else reads may run ahead: another reader wants the value of this
             # iteration.
-            alone = all(c is tensor or c in found for c in readers)
-            plain = producer.memory is Memory.LOCAL and producer.layout.stages == 1
-            if plain and alone and producer not in found:
-                found.append(producer)
-                waiting.append(producer)
-    return found
+            alone = all(c in found for c in readers if c in plan.forest.position)
+            plain = all(t.memory is Memory.LOCAL and t.layout.stages == 1 for t in unit.siblings)
+            if plain and alone and unit not in found:
+                found.append(unit)
+                waiting.append(unit)
+    return found[1:]
 
 
 def _stored(item: TreeItem) -> Iterator[str]:
@@ -277,6 +302,17 @@ def _stored(item: TreeItem) -> Iterator[str]:
             yield from _stored(inner)
     elif isinstance(item, Guarded):
         yield from (s.tensor for s in item.statements if isinstance(s, Store))
+
+
+def _without_made(tree: Tree, made: list[TreeItem]) -> Tree:
+    """Return a loop without the allocations in it, which `made` then has."""
+    body: list[TreeItem] = []
+    for item in tree.body:
+        if isinstance(item, Allocate):
+            made.append(item)
+        else:
+            body.append(_without_made(item, made) if isinstance(item, Tree) else item)
+    return replace(tree, body=tuple(body))
 
 
 def _mapped(item: TreeItem, stage: _InStage) -> TreeItem:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loopnest.errors import LoweringError
-from loopnest.kir import Store, map_expressions
+from loopnest.kir import Arrive, Shuffle, map_expressions
 from loopnest.lowering.loops.guarded_tree import (
     Guarded,
     PredicateTerm,
@@ -107,7 +107,7 @@ def _require_no_exchange(loop: Tree, names: str, count: int) -> None:
 def _exchanges(tree: Tree) -> bool:
     """Whether threads or blocks exchange values, by names that a test would hide from others."""
     direct = [item for item in tree.body if isinstance(item, Guarded)]
-    named = any(not isinstance(s, Store) for item in direct for s in item.statements)
+    named = any(isinstance(s, (Shuffle, Arrive)) for item in direct for s in item.statements)
     return named or tree.collective is not None
 
 
