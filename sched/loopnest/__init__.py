@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from loopnest.errors import (
     CompileError,
+    CostError,
     DefinitionError,
     InternalError,
     KernelFault,
@@ -120,6 +121,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest import kir
     from loopnest.backends.cpu.machine_probe import machine
     from loopnest.backends.interpret.diagnosis import diagnose
+    from loopnest.costs import assert_cost, profile
     from loopnest.devtools.cli import main
     from loopnest.devtools.kernel_def import KernelDef, kernel
     from loopnest.facade import Kernel, compile, compile_many, lower
@@ -143,6 +145,7 @@ _LAZY = {
     "KernelDef": "loopnest.devtools.kernel_def",
     "Operand": "loopnest.kir.instruction_rows",
     "add_instruction": "loopnest.kir.instruction_rows",
+    "assert_cost": "loopnest.costs",
     "auto_schedule": "loopnest.schedulers.scheduler_table",
     "common_consumers": "loopnest.schedule.chains",
     "compile": "loopnest.facade",
@@ -159,6 +162,7 @@ _LAZY = {
     "machine": "loopnest.backends.cpu.machine_probe",
     "main": "loopnest.devtools.cli",
     "parallelize_like": "loopnest.schedule.propagation",
+    "profile": "loopnest.costs",
     "propagate": "loopnest.schedule.propagation",
     "replay_casp": "loopnest.schedule.neighbour_replay",
     "replay_pasc": "loopnest.schedule.neighbour_replay",
@@ -187,6 +191,7 @@ __all__ = [
     "SHARED",
     "WARP",
     "CompileError",
+    "CostError",
     "DType",
     "DefinitionError",
     "Fragment",
@@ -218,6 +223,7 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
+    "assert_cost",
     "auto_schedule",
     "avg_pool",
     "bfloat16",
@@ -305,6 +311,7 @@ __all__ = [
     "permute",
     "pow",
     "prod",
+    "profile",
     "propagate",
     "random_bits",
     "random_uniform",

@@ -55,6 +55,10 @@ class VerifyError(LoopnestError):
     """A proof was demanded and failed."""
 
 
+class CostError(LoopnestError, AssertionError):
+    """A kernel costs more than a test allows."""
+
+
 class NotSupported(LoopnestError):
     """The feature does not exist yet."""
 
