@@ -66,7 +66,8 @@ def test_an_unknown_device(kernel):
     with pytest.raises(ln.LoopnestError) as told:
         ln.profile(kernel, device="V1")
     assert str(told.value) == (
-        "profile(device='V1'): no device is called 'V1'; use one of A100, H100, H200, B200, RTX 4090"
+        "profile(device='V1'): no device is called 'V1'; use one of A100, H100, H200, B200, "
+        "RTX 4090"
     )
 
 

@@ -241,16 +241,20 @@ class CommandOptions:
             if symbol.name in self.values:
                 _whole(symbol.name, self.values[symbol.name])
 
-    def arguments(self, fusion: Fusion, seed: int, most: int | None = None) -> Arguments:
-        """Return made arguments; sizes that -D does not set are at most `most`."""
+    def sizes(self, fusion: Fusion, most: int | None = None) -> dict[str, int]:
+        """Return the value of each size; those that -D does not set are at most `most`."""
         self.check_values(fusion)
-        sizes = {
+        own = {
             name: size if most is None else min(size, most)
             for name, size in self.kernel.sizes.items()
         }
         symbols = [s.name for s in fusion.symbols]
-        sizes |= {name: _whole(name, v) for name, v in self.values.items() if name in symbols}
-        made = make_arguments(fusion, sizes, self.kernel.ranges, seed)
+        return own | {name: _whole(name, v) for name, v in self.values.items() if name in symbols}
+
+    def arguments(self, fusion: Fusion, seed: int, most: int | None = None) -> Arguments:
+        """Return made arguments; sizes that -D does not set are at most `most`."""
+        made = make_arguments(fusion, self.sizes(fusion, most), self.kernel.ranges, seed)
+        symbols = [s.name for s in fusion.symbols]
         given = {name: v for name, v in self.values.items() if name not in symbols}
         return replace(made, scalars={**made.scalars, **given})
 

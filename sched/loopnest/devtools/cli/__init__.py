@@ -1,4 +1,4 @@
-"""The command line: ``loopnest list|dump|run|bench|check|machine``, and that of a kernel file.
+"""The command line: ``loopnest list|dump|run|bench|profile|check|machine``, or a kernel file's.
 
 `main` serves both: run by a kernel file (``if __name__ == "__main__": ln.main()``) it works on the
 kernels of that file. A mistake of the user's ends in one sentence, or in the part of the traceback
@@ -29,6 +29,7 @@ from loopnest.devtools.cli.kernel_commands import (
     stages,
 )
 from loopnest.devtools.cli.machine_command import show_machine
+from loopnest.devtools.cli.profile_command import profile
 from loopnest.devtools.cli_spec import CliError, Source, sentence_of
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.errors import LoopnestError
@@ -119,6 +120,10 @@ def _options(*names: str) -> Callable[[Command], Command]:
         "arch": click.option(
             "--arch", default="sm_90", show_default=True, help="GPU of --stage ptx and sass."
         ),
+        "device": click.option(
+            "--device", default="H100", show_default=True,
+            help="GPU that occupancy and bounds of time are for.",
+        ),
         "seed": click.option(
             "--seed", default=0, type=click.IntRange(min=0), show_default=True,
             help="Of the made arrays.",
@@ -162,6 +167,7 @@ def _examples(prog: str, script: bool) -> str:
         (f"dump{file}{colon}softmax@gpu --stage cuda", "one schedule, as CUDA C++"),
         (f"dump{file} --stage groups", "what shares a loop with what"),
         (f"dump{file} --diff barriers", "what a pass changed"),
+        (f"profile{file} -D N=8192", "bytes, conflicts, registers, bounds of the time"),
         (f"check{file}", "prove it, run it with every access checked"),
     ]
     if not script:
@@ -221,6 +227,7 @@ def command_line(script: bool, prog: str) -> click.Group:
     add("dump", dump, "stage", "diff", "scalar", "target", "arch", *common)
     add("run", run, "target", "seed", *common)
     add("bench", bench, "target", "seed", *common)
+    add("profile", profile, "device", "json", *common)
     group.add_command(_check_command(script, prog))
     if not script:
         group.add_command(show_machine)
