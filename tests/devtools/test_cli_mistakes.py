@@ -22,6 +22,7 @@ def test_no_command_is_shown_that_does_not_exist():
         "dump",
         "run",
         "bench",
+        "profile",
         "check",
         "machine",
     ]

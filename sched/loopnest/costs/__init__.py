@@ -11,14 +11,14 @@ here knows how a nest came about.
 """
 
 from loopnest.costs.cost_limits import assert_cost
-from loopnest.costs.devices import DEVICES, Device, Occupancy
+from loopnest.costs.devices import DEVICES, GpuModel, Occupancy
 from loopnest.costs.kernel_profile import Profile, TensorCost, profile
 from loopnest.costs.launch_counts import AccessCount, LaunchCounts
 
 __all__ = [
     "DEVICES",
     "AccessCount",
-    "Device",
+    "GpuModel",
     "LaunchCounts",
     "Occupancy",
     "Profile",

@@ -61,6 +61,8 @@ def assert_cost(
         CostError: a cost is not within its limit; it says of which access that comes.
         LoopnestError: no such cost, an unknown architecture, or a limit that is none.
         LaunchError: as `Kernel.launch`.
+
+    Source: as for `profile`.
     """
     subject = "assert_cost(...)"
     for name in limits:

@@ -19,7 +19,7 @@ _RESERVED = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class GpuModel:
     """A GPU.
 
     Args:
@@ -56,20 +56,20 @@ class Device:
         return 2 * self.lanes * self.multiprocessors * self.clock
 
 
-DEVICES: Mapping[str, Device] = {
+DEVICES: Mapping[str, GpuModel] = {
     device.name: device
     for device in (
-        Device("A100", "sm_80", 108, 1.41e9, 64, 2.04e12, 164 << 10),
-        Device("H100", "sm_90", 132, 1.98e9, 128, 3.35e12, 228 << 10),
-        Device("H200", "sm_90", 132, 1.98e9, 128, 4.8e12, 228 << 10),
-        Device("B200", "sm_100", 148, 1.85e9, 128, 8.0e12, 228 << 10),
-        Device("RTX 4090", "sm_89", 128, 2.52e9, 128, 1.01e12, 100 << 10, 1536, 24),
+        GpuModel("A100", "sm_80", 108, 1.41e9, 64, 2.04e12, 164 << 10),
+        GpuModel("H100", "sm_90", 132, 1.98e9, 128, 3.35e12, 228 << 10),
+        GpuModel("H200", "sm_90", 132, 1.98e9, 128, 4.8e12, 228 << 10),
+        GpuModel("B200", "sm_100", 148, 1.85e9, 128, 8.0e12, 228 << 10),
+        GpuModel("RTX 4090", "sm_89", 128, 2.52e9, 128, 1.01e12, 100 << 10, 1536, 24),
     )
 }
 """The GPUs that profiles know, by name."""
 
 
-def find_device(name: object, subject: str) -> Device:
+def find_device(name: object, subject: str) -> GpuModel:
     """Return a GPU by its name.
 
     Raises:
@@ -100,7 +100,7 @@ class Occupancy:
     limit: str
 
 
-def occupancy(device: Device, threads: int, registers: int, shared: int) -> Occupancy:
+def occupancy(device: GpuModel, threads: int, registers: int, shared: int) -> Occupancy:
     """Return the occupancy of blocks of so many threads, registers a thread and shared bytes."""
     warps = -(-threads // 32)
     a_warp = 32 * -(-max(registers, 1) // _REGISTER_UNIT) * _REGISTER_UNIT

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from loopnest import kir
-from loopnest.costs.devices import Device, Occupancy, find_device, occupancy
+from loopnest.costs.devices import GpuModel, Occupancy, find_device, occupancy
 from loopnest.costs.launch_counts import AccessCount, count_launches
 from loopnest.errors import LoopnestError, kind_of
 from loopnest.scalar.arguments import size_value
@@ -69,7 +69,7 @@ class Profile:
         device: the GPU that it is reckoned for.
     """
 
-    def __init__(self, kernel: Kernel, sizes: Mapping[str, int], device: Device) -> None:
+    def __init__(self, kernel: Kernel, sizes: Mapping[str, int], device: GpuModel) -> None:
         config = kernel.launch(**sizes)
         chosen = kernel.scalar if config.variant == "scalar" and kernel.has_scalar else kernel
         assert chosen is not None
@@ -348,6 +348,17 @@ def profile(kernel: Kernel, /, *, device: str = "H100", **sizes: int) -> Profile
     Raises:
         LoopnestError: no Kernel, or an unknown device.
         LaunchError: as `Kernel.launch`.
+
+    Source: CUDA C++ Programming Guide (sectors, banks), Williams et al., "Roofline", CACM 2009.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("doubled") as f:
+    ...     x = f.input("x", ("N", 8), ln.float32)
+    ...     y = f.output(x + x, "y")
+    >>> y = f["y"].parallelize({0: ln.ParallelType.block_x})
+    >>> found = ln.profile(ln.lower(f), N=32)
+    >>> found.bytes_moved, found.bytes_least, found.flops
+    (16384, 2048, 256)
     """
     from loopnest.facade import Kernel as Lowered
 
