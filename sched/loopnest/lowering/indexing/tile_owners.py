@@ -54,10 +54,10 @@ def owners(plan: LoopPlan, env: Environment, memory: Memory) -> Iterator[Expr]:
         LoweringError: several tiles that run at once have an element, and no rule tells one.
     """
     for step in overlaps(env.tensor.domain.history):
-        yield from _Tiles(plan, env, step, memory).conditions()
+        yield from _WindowTiles(plan, env, step, memory).conditions()
 
 
-class _Loop(NamedTuple):
+class _WindowLoop(NamedTuple):
     """A loop that runs at once: where it is, counted so that tiles rise by `width` each."""
 
     at: Expr
@@ -65,7 +65,7 @@ class _Loop(NamedTuple):
     extent: Expr
 
 
-class _Tiles:
+class _WindowTiles:
     """The tiles of one step, of which some are computed at once."""
 
     def __init__(self, plan: LoopPlan, env: Environment, step: Overlap, memory: Memory) -> None:
@@ -146,7 +146,7 @@ class _Tiles:
             reach = self._farther(reach, loop)
         return result
 
-    def _owner(self, loop: _Loop, turns: int, first: Expr) -> Expr:
+    def _owner(self, loop: _WindowLoop, turns: int, first: Expr) -> Expr:
         """Return the test of a tile that has an element `first`, or is one of the last."""
         after = self.algebra.add(loop.at, ONE)
         last: Expr = Op("eq", (after, loop.extent), dtypes.bool_)
@@ -154,14 +154,14 @@ class _Tiles:
             last = self.algebra.lt(self.algebra.sub(loop.extent, integer(turns)), after)
         return TRUE if last is TRUE else Op("or", (first, last), dtypes.bool_)
 
-    def _loops(self, place: int, numbers: Sequence[int]) -> list[_Loop] | None:
+    def _loops(self, place: int, numbers: Sequence[int]) -> list[_WindowLoop] | None:
         """Return the loops that move tiles along an axis, the narrowest and innermost first.
 
         None where they do not move them evenly.
         """
         algebra, base = self.algebra, self.step.bases[place]
         start = self._begin(base, dict.fromkeys(numbers, ZERO))
-        loops: list[_Loop] = []
+        loops: list[_WindowLoop] = []
         total = start
         for number in reversed(numbers):
             one = self._begin(base, {**dict.fromkeys(numbers, ZERO), number: ONE})
@@ -173,7 +173,7 @@ class _Tiles:
                 width = algebra.sub(ZERO, width)
             if free_indices(width) or not algebra.proves_le(ZERO, width):
                 return None
-            loops.append(_Loop(index, width, extent))
+            loops.append(_WindowLoop(index, width, extent))
         even = algebra.equal(total, self._begin(base, {}))
         return sorted(loops, key=_rank) if even else None
 
@@ -203,7 +203,7 @@ class _Tiles:
         last = self.algebra.sub(self.step.extents[place], ONE)
         return self.algebra.mul(last, integer(self.step.steps[place]))
 
-    def _farther(self, reach: Expr, loop: _Loop) -> Expr:
+    def _farther(self, reach: Expr, loop: _WindowLoop) -> Expr:
         rest = self.algebra.sub(loop.extent, ONE)
         return self.algebra.add(reach, self.algebra.mul(rest, loop.width))
 
@@ -237,7 +237,7 @@ def _moves(base: Expr, number: int) -> bool:
     return Coordinate(number) in coordinates(base)
 
 
-def _rank(loop: _Loop) -> tuple[bool, int]:
+def _rank(loop: _WindowLoop) -> tuple[bool, int]:
     """Order loops by what they move a tile by, those that are not known as numbers the last."""
     known = isinstance(loop.width, Const)
     return (not known, int(loop.width.value) if isinstance(loop.width, Const) else 0)
