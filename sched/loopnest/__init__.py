@@ -1,7 +1,7 @@
 """Write the math once, schedule its loops, read the loop nest, run it.
 
-The math, the types and the errors are loaded at once; what `_LAZY` names is loaded when first
-used, so that `import loopnest` stays light.
+Types and errors are loaded at once; what `_LAZY` names is loaded when first used, so that
+`import loopnest` stays light, also where Python cannot keep what it has compiled.
 """
 
 from __future__ import annotations
@@ -40,82 +40,6 @@ from loopnest.scalar.dtypes import (
 )
 from loopnest.scalar.dtypes import bool_ as bool
 from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
-from loopnest.scalar.fragments import Fragment
-from loopnest.tensor.domain import IterDomain, TensorDomain
-from loopnest.tensor.fusion import Fusion
-from loopnest.tensor.ops.borders import pad
-from loopnest.tensor.ops.composed_reductions import logsumexp, topk
-from loopnest.tensor.ops.conversions import cast
-from loopnest.tensor.ops.convolutions import conv
-from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
-from loopnest.tensor.ops.elementary_functions import (
-    cos,
-    erf,
-    exp,
-    exp2,
-    gelu,
-    log,
-    log1p,
-    log2,
-    reciprocal,
-    rsqrt,
-    sigmoid,
-    silu,
-    sin,
-    sqrt,
-    tan,
-    tanh,
-)
-from loopnest.tensor.ops.gathers import gather, take
-from loopnest.tensor.ops.joins import concatenate, stack
-from loopnest.tensor.ops.matrix_products import matmul
-from loopnest.tensor.ops.own_reducers import Reducer
-from loopnest.tensor.ops.pointwise import (
-    abs,
-    add,
-    bitand,
-    bitor,
-    bitxor,
-    ceil,
-    clamp,
-    div,
-    eq,
-    floor,
-    floordiv,
-    fma,
-    ge,
-    gt,
-    invert,
-    isnan,
-    le,
-    logical_and,
-    logical_not,
-    logical_or,
-    lshift,
-    lt,
-    maximum,
-    minimum,
-    mod,
-    mul,
-    ne,
-    neg,
-    pow,
-    relu,
-    round,
-    rshift,
-    sub,
-    trunc,
-    where,
-)
-from loopnest.tensor.ops.random_numbers import dropout, random_bits, random_uniform
-from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
-from loopnest.tensor.ops.reshapes import flatten, reshape
-from loopnest.tensor.ops.scans import cummax, cumprod, cumsum, scan
-from loopnest.tensor.ops.scatters import index_add, scatter, scatter_add
-from loopnest.tensor.ops.slices import flip, roll, slice
-from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
-from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
-from loopnest.tensor.tensor_view import TensorView
 
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest import kir
@@ -129,46 +53,143 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.numerics.error_bounds import error_bound
     from loopnest.numerics.oracle import evaluate
     from loopnest.proofs import verify
+    from loopnest.scalar.fragments import Fragment
     from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
     from loopnest.schedule.inlining import inline_most
     from loopnest.schedule.neighbour_replay import replay_casp, replay_pasc
     from loopnest.schedule.propagation import parallelize_like, propagate
     from loopnest.schedule.root_maps import root_map
     from loopnest.schedulers.scheduler_table import auto_schedule
+    from loopnest.tensor.domain import IterDomain, TensorDomain
+    from loopnest.tensor.fusion import Fusion
+    from loopnest.tensor.ops.borders import pad
+    from loopnest.tensor.ops.composed_reductions import logsumexp, topk
+    from loopnest.tensor.ops.conversions import cast
+    from loopnest.tensor.ops.convolutions import conv
+    from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
+    from loopnest.tensor.ops.elementary_functions import (
+        cos,
+        erf,
+        exp,
+        exp2,
+        gelu,
+        log,
+        log1p,
+        log2,
+        reciprocal,
+        rsqrt,
+        sigmoid,
+        silu,
+        sin,
+        sqrt,
+        tan,
+        tanh,
+    )
+    from loopnest.tensor.ops.gathers import gather, take
+    from loopnest.tensor.ops.joins import concatenate, stack
+    from loopnest.tensor.ops.matrix_products import matmul
+    from loopnest.tensor.ops.own_reducers import Reducer
+    from loopnest.tensor.ops.pointwise import (
+        abs,
+        add,
+        bitand,
+        bitor,
+        bitxor,
+        ceil,
+        clamp,
+        div,
+        eq,
+        floor,
+        floordiv,
+        fma,
+        ge,
+        gt,
+        invert,
+        isnan,
+        le,
+        logical_and,
+        logical_not,
+        logical_or,
+        lshift,
+        lt,
+        maximum,
+        minimum,
+        mod,
+        mul,
+        ne,
+        neg,
+        pow,
+        relu,
+        round,
+        rshift,
+        sub,
+        trunc,
+        where,
+    )
+    from loopnest.tensor.ops.random_numbers import dropout, random_bits, random_uniform
+    from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
+    from loopnest.tensor.ops.reshapes import flatten, reshape
+    from loopnest.tensor.ops.scans import cummax, cumprod, cumsum, scan
+    from loopnest.tensor.ops.scatters import index_add, scatter, scatter_add
+    from loopnest.tensor.ops.slices import flip, roll, slice
+    from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
+    from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
+    from loopnest.tensor.tensor_view import TensorView
 
 LOCAL, WARP = Memory.LOCAL, Memory.WARP
 SHARED, GLOBAL = Memory.SHARED, Memory.GLOBAL
 
 _LAZY = {
-    "Kernel": "loopnest.facade",
-    "Instruction": "loopnest.kir.instruction_rows",
-    "KernelDef": "loopnest.devtools.kernel_def",
-    "Operand": "loopnest.kir.instruction_rows",
-    "add_instruction": "loopnest.kir.instruction_rows",
-    "assert_cost": "loopnest.costs",
-    "auto_schedule": "loopnest.schedulers.scheduler_table",
-    "common_consumers": "loopnest.schedule.chains",
-    "compile": "loopnest.facade",
-    "compile_many": "loopnest.facade",
-    "dependency_chains": "loopnest.schedule.chains",
-    "diagnose": "loopnest.backends.interpret.diagnosis",
-    "error_bound": "loopnest.numerics.error_bounds",
-    "evaluate": "loopnest.numerics.oracle",
-    "inline_most": "loopnest.schedule.inlining",
-    "instructions": "loopnest.kir.instruction_rows",
-    "kernel": "loopnest.devtools.kernel_def",
-    "kir": "loopnest.kir",
-    "lower": "loopnest.facade",
-    "machine": "loopnest.backends.cpu.machine_probe",
-    "main": "loopnest.devtools.cli",
-    "parallelize_like": "loopnest.schedule.propagation",
-    "profile": "loopnest.costs",
-    "propagate": "loopnest.schedule.propagation",
-    "replay_casp": "loopnest.schedule.neighbour_replay",
-    "replay_pasc": "loopnest.schedule.neighbour_replay",
-    "root_map": "loopnest.schedule.root_maps",
-    "use_chains": "loopnest.schedule.chains",
-    "verify": "loopnest.proofs",
+    name: module
+    for module, names in {
+        "loopnest.backends.cpu.machine_probe": "machine",
+        "loopnest.backends.interpret.diagnosis": "diagnose",
+        "loopnest.costs": "assert_cost profile",
+        "loopnest.devtools.cli": "main",
+        "loopnest.devtools.kernel_def": "KernelDef kernel",
+        "loopnest.facade": "Kernel compile compile_many lower",
+        "loopnest.kir": "kir",
+        "loopnest.kir.instruction_rows": "Instruction Operand add_instruction instructions",
+        "loopnest.numerics.error_bounds": "error_bound",
+        "loopnest.numerics.oracle": "evaluate",
+        "loopnest.proofs": "verify",
+        "loopnest.scalar.fragments": "Fragment",
+        "loopnest.schedule.chains": "common_consumers dependency_chains use_chains",
+        "loopnest.schedule.inlining": "inline_most",
+        "loopnest.schedule.neighbour_replay": "replay_casp replay_pasc",
+        "loopnest.schedule.propagation": "parallelize_like propagate",
+        "loopnest.schedule.root_maps": "root_map",
+        "loopnest.schedulers.scheduler_table": "auto_schedule",
+        "loopnest.tensor.domain": "IterDomain TensorDomain",
+        "loopnest.tensor.fusion": "Fusion",
+        "loopnest.tensor.ops.borders": "pad",
+        "loopnest.tensor.ops.composed_reductions": "logsumexp topk",
+        "loopnest.tensor.ops.conversions": "cast",
+        "loopnest.tensor.ops.convolutions": "conv",
+        "loopnest.tensor.ops.data_movement": "broadcast expand full iota permute squeeze",
+        "loopnest.tensor.ops.elementary_functions": (
+            "cos erf exp exp2 gelu log log1p log2 reciprocal rsqrt sigmoid silu sin sqrt tan tanh"
+        ),
+        "loopnest.tensor.ops.gathers": "gather take",
+        "loopnest.tensor.ops.joins": "concatenate stack",
+        "loopnest.tensor.ops.matrix_products": "matmul",
+        "loopnest.tensor.ops.own_reducers": "Reducer",
+        "loopnest.tensor.ops.pointwise": (
+            "abs add bitand bitor bitxor ceil clamp div eq floor floordiv fma ge gt invert "
+            "isnan le logical_and logical_not logical_or lshift lt maximum minimum mod mul ne "
+            "neg pow relu round rshift sub trunc where"
+        ),
+        "loopnest.tensor.ops.random_numbers": "dropout random_bits random_uniform",
+        "loopnest.tensor.ops.reductions": "all any max mean min prod sum var welford",
+        "loopnest.tensor.ops.reshapes": "flatten reshape",
+        "loopnest.tensor.ops.scans": "cummax cumprod cumsum scan",
+        "loopnest.tensor.ops.scatters": "index_add scatter scatter_add",
+        "loopnest.tensor.ops.slices": "flip roll slice",
+        "loopnest.tensor.ops.sliding_windows": "avg_pool max_pool unfold",
+        "loopnest.tensor.ops.tuple_reductions": "argmax argmin reduce",
+        "loopnest.tensor.tensor_view": "TensorView",
+    }.items()
+    for name in names.split()
 }
 """Name -> the module that defines it; a module that is itself the name stands for its own."""
 
