@@ -168,13 +168,18 @@ def checks(subject: Subject, seconds: float) -> Found:
 
 
 def counts(subject: Subject, seconds: float) -> Found:
-    """Let Nsight Compute count bytes and conflicts of a launch at large sizes."""
+    """Let Nsight Compute count a launch at large sizes, beside what its profile says."""
     sizes = subject.large()
     found = count(subject.kernel.name, child(subject, [sizes], "counts"), seconds)
     if found is None:
         return {}
-    return {"sizes": sizes, "moved": subject.moved(sizes),
-            "bytes": found.bytes, "conflicts": found.conflicts}  # fmt: skip
+    launch = ln.profile(subject.kernel, device="H100", **_own(subject, sizes)).launches[0]
+    sectors = sum([a.sectors for a in launch.accesses if not a.atomic])
+    wavefronts = sum([a.wavefronts for a in launch.accesses])
+    return {"sizes": sizes, "moved": subject.moved(sizes), "bytes": found.bytes,
+            "conflicts": found.conflicts, "exact": launch.exact,
+            "sectors": [found.sectors, sectors],
+            "wavefronts": [found.wavefronts, wavefronts]}  # fmt: skip
 
 
 def once(subject: Subject, sizes: Sequence[Sizes], alone: bool = False) -> None:

@@ -105,10 +105,11 @@ def markdown(
         "- of copy: the time in which a copy moves the bytes that must move / our time",
         "- torch, Triton: our time / that of torch, and of torch.compile",
         "- memory: bytes that Nsight Compute counted / those that must move; conflicts: of banks",
+        "- sectors, wavefronts: those that it counted / those that `ln.profile` counts",
         "",
         "| kernel | results | checks | sizes | time | GB/s | of copy | torch | Triton | memory "
-        "| conflicts |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| conflicts | sectors | wavefronts |",
+        f"| --- | --- | --- | ---{' | ---:' * 9} |",
         *[_line(name, found[name], bandwidth) for name in sorted(found) if name != GPU],
     ]
     return "\n".join(lines) + "\n"
@@ -152,9 +153,10 @@ def _times(flat: Mapping[str, Any], bandwidth: float | None) -> list[str]:
 
 def _counts(flat: Mapping[str, Any]) -> list[str]:
     if "bytes" not in flat:
-        return ["", ""]
+        return [""] * 4
     share, conflicts = flat["bytes"] / flat["moved"], flat["conflicts"]
-    return [
-        "" if math.isnan(v) else text
-        for v, text in ((share, f"{share:.2f}"), (conflicts, f"{conflicts:.0f}"))
-    ]
+    plain = ["" if math.isnan(v) else t for v, t in
+             ((share, f"{share:.2f}"), (conflicts, f"{conflicts:.0f}"))]  # fmt: skip
+    pairs = [flat.get(name, [math.nan, 0]) for name in ("sectors", "wavefronts")]
+    least = "" if flat.get("exact", True) else "<="
+    return plain + [f"{least}{a / b:.3f}" if b and not math.isnan(a) else "" for a, b in pairs]

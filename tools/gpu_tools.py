@@ -21,7 +21,9 @@ CHECKS = ("memcheck", "racecheck", "synccheck", "initcheck")
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 DURATION = "gpu__time_duration.sum"
-METRICS = (READ, WRITTEN, CONFLICTS, DURATION)
+SECTORS = tuple([f"l1tex__t_sectors_pipe_lsu_mem_global_op_{op}.sum" for op in ("ld", "st")])
+WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+METRICS = (READ, WRITTEN, CONFLICTS, DURATION, *SECTORS, WAVEFRONTS)
 
 _ERRORS = 9
 """The exit status by which compute-sanitizer says that it found errors."""
@@ -75,11 +77,21 @@ def verdict(output: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What the hardware counted of one launch: bytes of memory, conflicts of banks, seconds."""
+    """What the hardware counted of one launch.
+
+    Args:
+        bytes: of memory.
+        conflicts: of banks.
+        seconds: that it took.
+        sectors: of GLOBAL memory, that loads and stores touched.
+        wavefronts: of SHARED memory.
+    """
 
     bytes: float
     conflicts: float
     seconds: float
+    sectors: float
+    wavefronts: float
 
 
 def count(kernel: str, command: Sequence[str], seconds: float = 600) -> Counters | None:
@@ -109,7 +121,10 @@ def parse(output: str) -> Counters | None:
         text = (found[0].get(name) or "nan").replace(",", "")
         return float(text) if text not in ("n/a", "") else float("nan")
 
-    return Counters(number(READ) + number(WRITTEN), number(CONFLICTS), number(DURATION) / 1e9)
+    return Counters(
+        number(READ) + number(WRITTEN), number(CONFLICTS), number(DURATION) / 1e9,
+        sum([number(name) for name in SECTORS]), number(WAVEFRONTS),
+    )  # fmt: skip
 
 
 def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str] | None:

@@ -132,7 +132,7 @@ def test_it_goes_on_where_it_stopped(tool, folder, monkeypatch, quick):
     assert "the time is up; 2 tasks are left: call it again to go on" in stopped.output
     first = call(tool, folder, "--skip", "times")
     assert first.exit_code == 0
-    assert table(folder)[-1].endswith("|  |  |  |  |  |  |  |  |  |")
+    assert table(folder)[-1].endswith("|  |  |  |  |  |  |  |  |  |  |  |")
     launches = len(gpu.calls("launch"))
     (lines,) = (folder / "results").glob("*.jsonl")
     lines.write_text(lines.read_text() + '{"commit": "cut o')
@@ -309,17 +309,18 @@ def test_rows(tool):
             "times": {"sizes": {"N": 4, "D": 8}, "moved": 1000, "seconds": 2e-6,
                       "eager": 1e-6, "compiled": 4e-6},
             "checks": {"checks": clean},
-            "counts": {"bytes": 1500, "moved": 1000, "conflicts": 0},
+            "counts": {"bytes": 1500, "moved": 1000, "conflicts": 0, "sectors": [4.0, 4],
+                       "wavefronts": [0.0, 0]},
         },
         "a@b": {"checks": {"checks": {"memcheck": "clean", "racecheck": "1 hazard | x"}}},
         "c@d": {"results": {"error": "too large"}},
     }  # fmt: skip
     text = markdown(found, H100, "2026-01-02", "abc")
     assert text.splitlines()[-3:] == [
-        "| a@b |  | racecheck: 1 hazard / x |  |  |  |  |  |  |  |  |",
-        "| c@d | results failed: too large |  |  |  |  |  |  |  |  |  |",
+        "| a@b |  | racecheck: 1 hazard / x |  |  |  |  |  |  |  |  |  |  |",
+        "| c@d | results failed: too large |  |  |  |  |  |  |  |  |  |  |  |",
         "| softmax@gpu | right (9 runs) | clean | N=4, D=8 | 2.0 µs | 0 | 50% | 2.00 | 0.50 | 1.50 "
-        "| 0 |",
+        "| 0 | 1.000 |  |",
     ]
     assert not is_bad("results", found["softmax@gpu"]["results"])
     assert not is_bad("checks", {"checks": clean})
@@ -378,15 +379,17 @@ def test_what_compute_sanitizer_says(tool, tmp_path, monkeypatch):
 NCU = """\
 ==PROF== Connected to process 1
 "ID","Process ID","Kernel Name","dram__bytes_read.sum","dram__bytes_write.sum",\
-"l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum","gpu__time_duration.sum"
-"","","","byte","byte","","nsecond"
-"0","1","softmax","16,777,216","16,000,000","32","12,000"
+"l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum","gpu__time_duration.sum",\
+"l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum","l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",\
+"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+"","","","byte","byte","","nsecond","sector","sector",""
+"0","1","softmax","16,777,216","16,000,000","32","12,000","32","16","7"
 """
 
 
 def test_what_nsight_compute_counts(tool):
     import gpu_tools
 
-    assert gpu_tools.parse(NCU) == gpu_tools.Counters(32777216.0, 32.0, 1.2e-05)
+    assert gpu_tools.parse(NCU) == gpu_tools.Counters(32777216.0, 32.0, 1.2e-05, 48.0, 7.0)
     assert gpu_tools.parse("==ERROR== no permission") is None
     assert gpu_tools.parse("\n".join(NCU.splitlines()[:3])) is None
