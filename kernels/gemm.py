@@ -185,6 +185,67 @@ def gpu(f, threads=16, lanes=None, parts=None, depth=None, steps=None, stages=2,
     tiles_in_shared_memory(f, one_block_a_tile, threads, lanes, parts, depth, steps, stages, whole)
 
 
+@gemm.schedule("gpu_async")
+def gpu_async(f, threads=16, lanes=None, parts=None, depth=16, steps=4, stages=3, whole=False):
+    """As "gpu", but slices go from global to shared memory without registers: copies in flight.
+
+    Threads begin copies of 16 bytes, `stages` - 1 slices ahead, and wait for those of a slice when
+    its turn comes; one barrier a slice is enough, as in "gpu". A copy cannot transpose: the slice
+    of a stays as it is, [128, depth], and a thread reads `steps` neighbours along k of each of its
+    rows at once, which 16 threads of a warp share.
+
+    Operands of 16 bits are as they are in shared memory, and widened as they are read from it.
+    """
+    c = f["c"]
+    (product,) = c.producers
+    lanes = lanes or 16 // c.dtype.size
+    parts = parts or 8 // lanes
+    total = c.cache_before()
+    tiles = [f[name].cache_after() for name in ("a", "b")]
+    for tile in tiles:
+        tile.memory = ln.SHARED
+    rows, columns = widened(f) or [tile.cache_after() for tile in tiles]
+    block = threads * lanes * parts
+    if whole:
+        f.assume(f"M % {block} == 0")
+        f.assume(f"N % {block} == 0")
+        f.assume(f"K % {depth} == 0")
+    c.split(1, block)
+    c.split(0, block)
+    c.reorder({2: 1})  # [M / 128, N / 128, 128, 128]
+    at = one_block_a_tile(c)
+    total.compute_at(c, at)
+    total.split(at + 2, depth)
+    total.split(at + 3, steps)
+    total.reorder({at + 2: at, at + 3: at + 1, at + 4: at + 2})  # [tiles, K / 16, 4, 4, 128, 128]
+    tile_of_threads(c, at, threads, lanes)
+    tile_of_threads(total, at + 3, threads, lanes)
+    total.reorder({at + 3: at + 1, at + 4: at + 2})  # [tiles, K / 16, ty, tx, 4, 4, 2, 4, 2, 4]
+
+    for tile in tiles:
+        tile.compute_at(total, at + 1)
+    product.compute_at(total, -1)
+    columns.compute_at(total, at + 5)
+    rows.compute_at(total, at + 4)
+    rows.reorder({-3: -1})  # [..., 2, 4, 4]: neighbours along k last
+    rows.axis(-1).parallelize(ln.ParallelType.vectorize)
+    columns.axis(-1).parallelize(ln.ParallelType.vectorize)
+    tiles[1].reorder({-1: -2})
+    for tile in tiles:
+        tile.split(-1, lanes)
+        tile.merge(-3)
+        tile.split(-2, threads)
+        tile.split(-3, threads)  # [..., rounds, ty, tx, lanes]
+        tile.parallelize({-3: ln.ParallelType.block_y, -2: ln.ParallelType.block_x})
+        tile.axis(-1).parallelize(ln.ParallelType.vectorize)
+        tile.move_by("cp.async").circular_buffer(stages)
+    for axis in range(at + 4, at + 9):
+        if total.axis(axis).extent != 1:
+            total.axis(axis).parallelize(ln.ParallelType.unroll)
+    c.axis(-1).parallelize(ln.ParallelType.vectorize)
+    f.inline_most(product.producers, replay=True)
+
+
 @gemm.schedule("gpu_persistent")
 def gpu_persistent(f, blocks=132, group=8, threads=16, lanes=None, parts=None, stages=2):
     """As "gpu", by as many blocks as the GPU has multiprocessors; each takes tile after tile.

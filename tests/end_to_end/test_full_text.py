@@ -184,7 +184,8 @@ DAMAGES = {
     "an unknown statement": (
         ("Store storage", "Stare storage"),
         "line 19: 'Stare' stands here; expected one of "
-        "Loop, If, Allocate, Store, Let, Barrier, Shuffle, Arrive, Collective, Launch",
+        "Loop, If, Allocate, Store, Let, Barrier, Shuffle, Arrive, Collective, Issue, Commit, "
+        "Wait, Launch",
     ),
     "a missing field": (
         (" index=[i0]", ""),

@@ -267,11 +267,13 @@ class _Counting:
                     self._if(node, points, now)
                 case kir.Collective():
                     self._body(node.body, points, (*now, 1))
+                case kir.Issue():
+                    self._body(node.body, points, now)
                 case kir.Launch():
                     raise kir.one_launch(node)
                 case kir.Store() | kir.Let() | kir.Barrier() | kir.Shuffle() | kir.Arrive():
                     self._statement(self._site_of[node, now], points)
-                case kir.Allocate():
+                case kir.Allocate() | kir.Commit() | kir.Wait():
                     pass
                 case _:
                     assert_never(node)

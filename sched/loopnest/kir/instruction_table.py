@@ -30,7 +30,7 @@ _SCOPES = {"warp": WARP, "thread": 1}
 
 _COMPLETIONS = ("", "group")
 
-_LATER = ("tma", "cp.async.bulk", "wgmma")
+LATER = ("tma", "cp.async.bulk", "wgmma")
 """What the names of instructions begin with that need statements of their own."""
 
 
@@ -185,9 +185,9 @@ def add_instruction(row: Instruction) -> Instruction:
     if not isinstance(row, Instruction):
         raise DefinitionError("add_instruction", f"{kind_of(row)} is no ln.Instruction")
     subject = f"add_instruction('{row.name}')"
-    if row.name.startswith(_LATER):
+    if row.name.startswith(LATER):
         reason = "instructions of this kind need statements that do not exist yet"
-        raise NotSupported(subject, reason, f"names begin otherwise than {', '.join(_LATER)}")
+        raise NotSupported(subject, reason, f"names begin otherwise than {', '.join(LATER)}")
     if row.name in _table:
         raise DefinitionError(subject, "there is a row of this name already", "choose another name")
     _check_fields(row, subject)

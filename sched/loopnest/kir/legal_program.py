@@ -19,7 +19,9 @@ from loopnest.kir import (
     Arrive,
     Barrier,
     Collective,
+    Commit,
     If,
+    Issue,
     Launch,
     Let,
     Loop,
@@ -27,9 +29,11 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
     bodies,
     written,
 )
+from loopnest.kir import walk as kir_walk
 from loopnest.kir.atomic_updates import is_update
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
@@ -115,6 +119,8 @@ class _VisibleNames:
         indices: those of the loops around.
         locals: the names defined.
         undefined: the names whose values were loaded from buffers that nothing above stores to.
+        tested: whether a test, or a loop that some threads do not run, stands around.
+        issuing: whether an Issue does.
     """
 
     program: Program
@@ -124,6 +130,8 @@ class _VisibleNames:
     indices: frozenset[Index] = frozenset()
     locals: set[Local] = field(default_factory=set)
     undefined: dict[Local, Buffer] = field(default_factory=dict)
+    tested: bool = False
+    issuing: bool = False
 
     def body(self, statements: Iterable[Stmt]) -> Iterator[str]:
         """Yield the faults of statements; what one defines, the next ones may name."""
@@ -152,15 +160,15 @@ class _VisibleNames:
                 self.buffers |= {node.storage}
             case Store():
                 yield from self._store(node)
-            case Let():
-                yield from self._define(node.var, node.value)
-            case Shuffle() | Arrive():
-                yield from self._exchange(node)
+            case Let() | Shuffle() | Arrive():
+                yield from self._named(node)
             case Barrier():
                 if node.scope not in _SCOPES:
                     yield f"a barrier of the scope '{node.scope}'"
             case Collective():
                 yield from self._collective(node)
+            case Issue() | Commit() | Wait():
+                yield from self._copies(node)
             case Launch():
                 yield "a launch stands inside of other statements"
             case _:
@@ -175,6 +183,35 @@ class _VisibleNames:
         if node.atomic and node.storage.memory is Memory.LOCAL:
             yield f"an atomic store to {node.buffer}, which one thread has"
 
+    def _copies(self, node: Issue | Commit | Wait) -> Iterator[str]:
+        if isinstance(node, Issue):
+            yield from self._issue(node)
+        else:
+            yield from self._unconditional(node)
+
+    def _issue(self, node: Issue) -> Iterator[str]:
+        """Yield what may not stand in a copy that is in flight; what it stores is not there yet."""
+        inner = replace(self, issuing=True)
+        yield from inner._inner(node.body)
+        if self.issuing:
+            yield f"issue {node.instruction} stands inside of another issue"
+        for part, _ in kir_walk(node.body):
+            if isinstance(part, Store):
+                yield from _copy_faults(part, node.instruction)
+            elif not isinstance(part, (Loop, If)):
+                yield f"issue {node.instruction} holds more than loops, tests and stores"
+            elif isinstance(part, Loop) and loads(part.var.extent):
+                yield f"issue {node.instruction} holds a loop whose extent loads"
+
+    def _unconditional(self, node: Commit | Wait) -> Iterator[str]:
+        name = "commit" if isinstance(node, Commit) else f"wait {node.pending}"
+        if self.tested:
+            yield f"{name} stands under a test"
+        if self.issuing:
+            yield f"{name} stands inside of an issue"
+        if isinstance(node, Wait) and node.pending < 0:
+            yield f"{name} waits for groups that are not closed yet"
+
     def _test(self, node: If) -> Iterator[str]:
         yield from self._value(node.condition, "a condition")
         if node.condition.dtype is not dtypes.bool_:
@@ -182,8 +219,9 @@ class _VisibleNames:
         for buffer in self._not_stored(node.condition):
             yield f"a condition tests {buffer.name} before it is stored"
         # What one branch stores the other one does not find; what follows may.
-        other = replace(self, stored=set(self.stored))
-        yield from self._inner(node.body)
+        mine = replace(self, tested=True)
+        other = replace(self, stored=set(self.stored), tested=True)
+        yield from mine._inner(node.body)
         yield from other._inner(node.orelse)
         self.stored |= other.stored
 
@@ -194,6 +232,12 @@ class _VisibleNames:
                 yield node.buffer
             elif isinstance(node, Local) and node in self.undefined:
                 yield self.undefined[node]
+
+    def _named(self, node: Let | Shuffle | Arrive) -> Iterator[str]:
+        if isinstance(node, Let):
+            yield from self._define(node.var, node.value)
+        else:
+            yield from self._exchange(node)
 
     def _exchange(self, node: Shuffle | Arrive) -> Iterator[str]:
         if isinstance(node, Shuffle):
@@ -231,7 +275,11 @@ class _VisibleNames:
         if node.parallel.is_thread and self.program.launch_extent(node.parallel) is None:
             yield f"the loop over {name} is bound to {node.parallel.value}, which no launch has"
         yield from self._bounds(node)
-        yield from self._inner(node.body, node.var)
+        some = node.parallel.is_thread and self.program.launch_extent(node.parallel) is not (
+            node.var.extent
+        )
+        inner = replace(self, tested=True) if some else self
+        yield from inner._inner(node.body, node.var)
 
     def _bounds(self, node: Loop) -> Iterator[str]:
         """Yield what a loop's bounds load and its body stores: they are asked once, in front."""
@@ -276,3 +324,21 @@ class _VisibleNames:
                     pass
                 case _:
                     yield f"{where} holds {kind_of(node)}, of which no reader knows"
+
+
+def _copy_faults(node: Store, instruction: str) -> Iterator[str]:
+    """Yield why a store is no copy that may be in flight."""
+    where = f"issue {instruction}: the store to {node.buffer}"
+    if node.storage.memory is not Memory.SHARED:
+        yield f"{where}, in {node.storage.memory.value} memory; use SHARED"
+    if node.atomic:
+        yield f"{where} is atomic"
+    value = node.value
+    if value.dtype is not node.storage.dtype:
+        yield f"{where} converts {value.dtype} to {node.storage.dtype}"
+    if isinstance(value, Const):
+        return
+    if not isinstance(value, Load):
+        yield f"{where} computes; it copies what one load finds, or a constant"
+    elif value.buffer.memory is not Memory.GLOBAL:
+        yield f"{where} copies from {value.buffer.memory.value} memory; use GLOBAL"

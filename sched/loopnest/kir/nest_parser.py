@@ -238,6 +238,8 @@ class NestParser(ExprParser):
         for word, (pattern, expected, read) in FORMS.items():
             if line.startswith(word):
                 return read(self, indent + 2, *_match(pattern, line, expected))
+        if line == "commit":
+            return kir.Commit()
         if line.endswith(":"):
             return self.collective(line, indent + 2)
         return None if line == "pass" else self.allocate_or_store(line)
@@ -284,6 +286,14 @@ class NestParser(ExprParser):
     def barrier(self, _: int, scope: str, reason: str) -> kir.Stmt:
         """Read a barrier."""
         return kir.Barrier(scope, reason)
+
+    def issue(self, indent: int, instruction: str) -> kir.Stmt:
+        """Read what begins copies."""
+        return kir.Issue(instruction, self.body(indent))
+
+    def wait(self, _: int, pending: str) -> kir.Stmt:
+        """Read what waits for copies."""
+        return kir.Wait(int(pending))
 
     def let(self, _: int, name: str, value: str) -> kir.Stmt:
         """Read what defines a name."""
@@ -422,6 +432,8 @@ FORMS: Mapping[str, tuple[str, str, Callable[..., kir.Stmt]]] = {
     "if ": (r"if (.*):", _LINE, NestParser.branch),
     "launch:": (r"launch:", _LINE, NestParser.launched),
     "barrier ": (r"barrier (\w+)(?:\s+# (.*))?", _LINE, NestParser.barrier),
+    "issue ": (r"issue ([\w.]+):", "issue instruction:", NestParser.issue),
+    "wait ": (r"wait (\d+)", "wait groups", NestParser.wait),
     "let ": (r"let (\w+) = (.*)", _LINE, NestParser.let),
 }
 """By the word with which a line begins: its pattern, what it should be, and who reads its groups.

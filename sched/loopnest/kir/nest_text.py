@@ -17,13 +17,16 @@ from loopnest.kir.nodes import (
     Arrive,
     Barrier,
     Collective,
+    Commit,
     If,
+    Issue,
     Launch,
     Let,
     Loop,
     Shuffle,
     Stmt,
     Store,
+    Wait,
 )
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr
@@ -92,14 +95,14 @@ class _Nest:
                 name = f"{how} {node.name}".lstrip()
                 self.lines.append(f"{pad}{names} = {name}({given}) over {dims}:")
                 self._nested(node.body, pad)
-            case Shuffle():
-                call = f"shuffle_{node.mode}({node.value}, {node.offset})"
-                self.lines.append(f"{pad}let {node.var.name} = {call}")
-            case Arrive():
-                place = f"{node.counter.name}[{_list(node.index)}]"
-                self.lines.append(f"{pad}let {node.var.name} = arrive({place}, {node.count})")
-            case Launch():
-                self.lines.append(f"{pad}launch:")
+            case Shuffle() | Arrive():
+                self.lines.append(f"{pad}let {node.var.name} = {_exchange(node)}")
+            case Commit() | Wait():
+                waits = f"wait {node.pending}" if isinstance(node, Wait) else "commit"
+                self.lines.append(pad + waits)
+            case Issue() | Launch():
+                head = f"issue {node.instruction}" if isinstance(node, Issue) else "launch"
+                self.lines.append(f"{pad}{head}:")
                 self._nested(node.body, pad)
             case _:
                 assert_never(node)
@@ -120,6 +123,12 @@ class _Nest:
             self._body(body, pad + "  ")
         else:
             self.lines.append(f"{pad}  pass")
+
+
+def _exchange(node: Shuffle | Arrive) -> str:
+    if isinstance(node, Shuffle):
+        return f"shuffle_{node.mode}({node.value}, {node.offset})"
+    return f"arrive({node.counter.name}[{_list(node.index)}], {node.count})"
 
 
 def _list(items: Iterable[Expr]) -> str:

@@ -45,6 +45,18 @@ iterations of the same loops; anything else is a fault (a divergent barrier).
   are as many results more, the combination over all of them. Names that the body defines stay
   defined. Readers may believe the declaration only if they have checked it.
 
+Copies may be in flight: a thread begins them, works, and waits for them.
+
+- `Issue` begins the stores of its body. What they store is what their sources hold then; each
+  happens at some time before the `Wait` that ends its group. Until then nobody, its own thread
+  included, touches the targets or stores to the sources.
+- `Commit` closes a group: of the copies that this thread issued since the last one, maybe none.
+- `Wait(n)` waits until at most the last n groups that this thread closed are unfinished: a copy has
+  landed at the first one behind n + 1 Commits that follow its Issue. For other threads a landed
+  copy is a store of the thread that waited, at that Wait; a barrier orders it.
+
+Commit and Wait stand under no test, and a thread that runs one runs all in its launch.
+
 A program may be several launches: its body is then `Launch` statements and nothing else. They run
 one after the other, each by threads of its own, as many as its extents say; one begins when all
 threads of the one before have ended, and sees all that they wrote. What a launch allocates and
@@ -290,6 +302,36 @@ class Collective:
         return tuple([tuple(items[n : n + size]) for n in range(0, len(items), size)])
 
 
+@fast_init
+@dataclass(frozen=True, eq=False, slots=True)
+class Issue:
+    """Begin the stores of `body` by an instruction that ends them later.
+
+    Args:
+        instruction: the name of a row whose completion is "group".
+        body: loops, tests and stores of what one load finds, or of a constant.
+    """
+
+    instruction: str
+    body: tuple[Stmt, ...]
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Commit:
+    """Close the group of the copies that this thread issued since it closed one."""
+
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Wait:
+    """Wait until at most the last `pending` groups that this thread closed are unfinished."""
+
+    pending: int
+    origin: Origin | None = None
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Launch:
     """One launch of a program that is several.
@@ -305,8 +347,9 @@ class Launch:
 
 
 Stmt: TypeAlias = (
-    Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective | Launch
-)
+    Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective
+    | Issue | Commit | Wait | Launch
+)  # fmt: skip
 S = TypeVar("S", bound="Stmt")
 
 
@@ -324,9 +367,9 @@ def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
             return (node.body,)
         case If():
             return (node.body, node.orelse)
-        case Shuffle() | Allocate() | Barrier() | Arrive():
+        case Shuffle() | Allocate() | Barrier() | Arrive() | Commit() | Wait():
             return ()
-        case Collective() | Launch():
+        case Collective() | Issue() | Launch():
             return (node.body,)
         case _:
             assert_never(node)
@@ -339,13 +382,20 @@ def is_sync(node: Stmt) -> bool:
             return True
         case Loop() | If() | Store() | Let() | Allocate() | Collective() | Launch():
             return False
+        case Issue() | Commit() | Wait():
+            return False
         case _:
             assert_never(node)
 
 
+def is_unconditional(node: Stmt) -> bool:
+    """Whether `node` itself stands under no test: threads meet at it, or count groups."""
+    return is_sync(node) or isinstance(node, (Commit, Wait))
+
+
 def holds_sync(body: tuple[Stmt, ...]) -> bool:
-    """Whether a statement in `body`, at any depth, concerns several threads."""
-    return any(is_sync(node) for node, _ in walk(body))
+    """Whether a statement in `body`, at any depth, must be run whatever a test says."""
+    return any(is_unconditional(node) for node, _ in walk(body))
 
 
 def walk(
@@ -405,6 +455,8 @@ def expressions(node: Stmt) -> tuple[Expr, ...]:
             return (*node.index, node.count)
         case Loop() | Allocate() | Barrier() | Collective() | Launch():
             return ()
+        case Issue() | Commit() | Wait():
+            return ()
         case _:
             assert_never(node)
 
@@ -430,7 +482,7 @@ def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
             return replace(node, index=_all(rule, node.index), count=rule(node.count))
         case Collective():
             return replace(node, args=_all(rule, node.args))
-        case Loop() | Allocate() | Barrier() | Launch():
+        case Loop() | Allocate() | Barrier() | Issue() | Commit() | Wait() | Launch():
             return node
         case _:
             assert_never(node)
@@ -450,9 +502,9 @@ def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:
             return Loop(node.var, node.parallel, node.axis, inner[0], node.origin)
         case If():
             return If(node.condition, inner[0], inner[1], node.reason, node.origin)
-        case Collective() | Launch():
+        case Collective() | Issue() | Launch():
             return replace(node, body=inner[0])
-        case Store() | Let() | Allocate() | Barrier() | Shuffle() | Arrive():
+        case Store() | Let() | Allocate() | Barrier() | Shuffle() | Arrive() | Commit() | Wait():
             return node
         case _:
             assert_never(node)

@@ -110,7 +110,9 @@ def _predicate_elimination(state: State) -> None:
 
 
 def _circular_buffers(state: State) -> None:
-    state.tree = circulate(state.tree, state.nest, state.storage)
+    # Where vectors fit no size, each element is copied by itself.
+    single = state.like is None and bool(state.requires)
+    state.tree = circulate(state.tree, state.nest, state.storage, single=single)
 
 
 def _aliases(state: State) -> None:

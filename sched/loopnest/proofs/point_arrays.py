@@ -335,8 +335,10 @@ class Enumeration:
                 return 1 + self._duration(node.body)
             case kir.Store() | kir.Let() | kir.Allocate():
                 return 1
-            case kir.Barrier() | kir.Shuffle() | kir.Arrive():
+            case kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Commit() | kir.Wait():
                 return 1
+            case kir.Issue():
+                return self._duration(node.body)
             case kir.Launch():
                 raise kir.one_launch(node)
             case _:
@@ -373,6 +375,8 @@ class Enumeration:
                 case kir.Collective():
                     self._site(self._site_of[node, (*now, 0)], points, start)
                     self._body(node.body, points, (*now, 1), start + 1)
+                case kir.Issue():
+                    self._body(node.body, points, now, start)
                 case _:
                     site = self._site_of[node, now]
                     self._site(site, points, start)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import TypeAlias, assert_never
@@ -56,6 +56,7 @@ class Site:
         allocations: where each buffer in scope was made; parameters are not in it.
         names: the scalar temporaries in scope, with what defined them.
         within: the collective in whose body it stands.
+        issue: what begins it, of a copy that lands later.
     """
 
     node: kir.Stmt
@@ -65,6 +66,7 @@ class Site:
     allocations: Mapping[Buffer, Site]
     names: Mapping[Local, Site]
     within: Site | None = None
+    issue: kir.Issue | None = None
 
     @property
     def serial(self) -> tuple[kir.Loop, ...]:
@@ -107,6 +109,7 @@ class _ModelScope:
     guards: Guards = ()
     time: tuple[int | Index, ...] = ()
     within: Site | None = None
+    issue: kir.Issue | None = None
 
 
 class Model:
@@ -119,6 +122,7 @@ class Model:
         sites: in program order, without loops, and without tests that load nothing.
         accesses: every element that a site loads or stores, as it stands there.
         syncs: the sites of barriers, shuffles and arrivals.
+        commits, waits: the sites that close groups of copies, and that wait for them.
         arrivals: the sites of arrivals by the flag that they set.
         names: what defined each name, wherever it stands.
         counters: the buffers at which blocks arrive.
@@ -133,6 +137,8 @@ class Model:
         self.tests = [s for s in self.sites if isinstance(s.node, kir.If)]
         self.collectives = [s for s in self.sites if isinstance(s.node, kir.Collective)]
         self.syncs = [s for s in self.sites if kir.is_sync(s.node)]
+        self.commits = [s for s in self.sites if isinstance(s.node, kir.Commit)]
+        self.waits = [s for s in self.sites if isinstance(s.node, kir.Wait)]
         self.arrivals = {s.node.var: s for s in self.sites if isinstance(s.node, kir.Arrive)}
         self.names = {
             s.node.var: s
@@ -178,13 +184,20 @@ class Model:
             if isinstance(node, kir.Collective):
                 yield from self._collective(node, scope, now, made, names)
                 continue
-            site = Site(node, scope.loops, scope.guards, now, dict(made), dict(names), scope.within)
+            if isinstance(node, kir.Issue):
+                inner = replace(scope, time=now, issue=node)
+                yield from self._visit(node.body, inner, made, names)
+                continue
+            site = Site(
+                node, scope.loops, scope.guards, now, dict(made), dict(names), scope.within,
+                scope.issue,
+            )  # fmt: skip
             match node:
                 case kir.Allocate():
                     made[node.storage] = site
                 case kir.Let() | kir.Shuffle() | kir.Arrive():
                     names[node.var] = site
-                case kir.Store() | kir.Barrier():
+                case kir.Store() | kir.Barrier() | kir.Commit() | kir.Wait():
                     pass
                 case kir.Launch():
                     raise kir.one_launch(node)
@@ -202,7 +215,7 @@ class Model:
     ) -> Iterator[Site]:
         if isinstance(node, kir.Loop):
             inside = now if node.parallel.is_thread else (*now, node.var)
-            inner = _ModelScope((*scope.loops, node), scope.guards, inside, scope.within)
+            inner = replace(scope, loops=(*scope.loops, node), time=inside)
             yield from self._visit(node.body, inner, made, dict(names))
             return
         if reads_memory(node.condition):
@@ -212,7 +225,7 @@ class Model:
         # The test comes before both of its branches.
         for number, (body, wanted) in enumerate(((node.body, True), (node.orelse, False)), 1):
             guards = (*scope.guards, (node.condition, wanted))
-            inner = _ModelScope(scope.loops, guards, (*now, number), scope.within)
+            inner = replace(scope, guards=guards, time=(*now, number))
             yield from self._visit(body, inner, made, dict(names))
 
     def _collective(

@@ -32,7 +32,7 @@ def sliced(program: kir.Program) -> kir.Program:
 
     def rule(node: kir.Stmt) -> kir.Stmt | tuple[kir.Stmt, ...] | None:
         match node:
-            case kir.Loop() | kir.If():
+            case kir.Loop() | kir.If() | kir.Issue():
                 return node if any(kir.bodies(node)) else None
             case kir.Collective():
                 return node.body
@@ -42,7 +42,7 @@ def sliced(program: kir.Program) -> kir.Program:
                 return node if node.var in names or _reads(node, watched) else None
             case kir.Store():
                 return node if node.storage in watched or _reads(node, watched) else None
-            case kir.Allocate() | kir.Barrier() | kir.Arrive():
+            case kir.Allocate() | kir.Barrier() | kir.Arrive() | kir.Commit() | kir.Wait():
                 return node
             case kir.Launch():
                 raise kir.one_launch(node)
@@ -94,10 +94,13 @@ def _names(program: kir.Program, watched: Collection[Buffer]) -> set[Local]:
                 queue += node.index
             case kir.Let():
                 made[node.var] = node.value
-            case kir.Allocate() | kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Collective():
-                pass
             case kir.Launch():
                 raise kir.one_launch(node)
+            case (
+                kir.Allocate() | kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Collective()
+                | kir.Issue() | kir.Commit() | kir.Wait()
+            ):  # fmt: skip
+                pass
             case _:
                 assert_never(node)
         for part in kir.expressions(node):

@@ -337,9 +337,9 @@ def _points(body: tuple[kir.Stmt, ...], times: int, sizes: Mapping[str, int]) ->
         match node:
             case kir.Loop() if not node.parallel.is_thread:
                 total += _points(node.body, times * number(node.var.extent, sizes), sizes)
-            case kir.Loop() | kir.If() | kir.Collective():
+            case kir.Loop() | kir.If() | kir.Collective() | kir.Issue():
                 total += sum([_points(inner, times, sizes) for inner in kir.bodies(node)])
-            case kir.Store() | kir.Barrier() | kir.Shuffle():
+            case kir.Store() | kir.Barrier() | kir.Shuffle() | kir.Commit() | kir.Wait():
                 total += times
             case kir.Let() | kir.Allocate() | kir.Arrive():
                 pass

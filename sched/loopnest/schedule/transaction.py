@@ -145,6 +145,8 @@ def _intent(
             before = old if isinstance(old, BufferLayout) else None
             if before is None or (before.stages, before.prefetch) != (new.stages, new.prefetch):
                 yield Intent(origin, "stages", target, value=new.stages)
+            if (before is None or before.move != new.move) and new.move:
+                yield Intent(origin, "move", target, value=new.move)
         case TensorView(), "domain":
             yield from _domain_intents(target, old, origin)
         case TensorView(), _ if field in _KINDS and getattr(target, field) is not False:

@@ -263,6 +263,11 @@ def _require_no_shared_layout(tensor: TensorView, memory: Memory) -> None:
             "SHARED tensor may",
             "choose the memory before circular_buffer",
         )
+    if layout.move:
+        raise PrimitiveRefused(
+            f"{tensor.name} is moved by {layout.move}, to SHARED memory",
+            "choose the memory before move_by",
+        )
     if swizzles_of(tensor.domain.allocation or ()):
         raise PrimitiveRefused(
             f"{tensor.name} is swizzled, as only a SHARED tensor may be",

@@ -11,11 +11,13 @@ class BufferLayout:
 
     Args:
         stages: how many copies a circular buffer rotates through.
+        move: the name of the instruction that copies elements to it; empty for ordinary stores.
         prefetch: how many iterations ahead of its use a circular buffer is computed.
     """
 
     stages: int = 1
     prefetch: int = 0
+    move: str = ""
 
 
 PLAIN = BufferLayout()

@@ -18,7 +18,8 @@ class Intent:
     Args:
         origin: the call, and its place in the user's code.
         kind: the field that it set: "parallel", "pinned", "place", "loops", "memory", "order",
-            "pad", "swizzle", "stages", "launch" (it starts one), "tensor" (a new one), "assume",
+            "pad", "swizzle", "stages", "move", "launch" (it starts one), "tensor" (a new one),
+            "assume",
             "range" (of an input's elements), "left" (it keeps loops that were to be shared),
             "stored" and "elements" (an automatic schedule ends its loops there, or has the
             plainest), or "unchanged" where all was so before.

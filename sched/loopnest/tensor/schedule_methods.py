@@ -438,6 +438,38 @@ class ScheduleMethods:
 
         return allocation_layout.circular_buffer(_tensor(self), stages, prefetch)
 
+    def move_by(self, name: str) -> TensorView:
+        """Let an instruction copy the elements of this tensor to shared memory.
+
+        The copies are in flight: a thread begins them, works, and waits for them before they are
+        read. With a circular buffer they are under way for its prefetch; those of all tensors that
+        rotate through one loop form one group an iteration. Without one they are waited for at
+        once. Vectorize the innermost axis by 16 bytes: each copy is of 16, 8 or 4 aligned bytes.
+
+        Args:
+            name: of a row of `ln.instructions` that moves, "cp.async".
+
+        Raises:
+            ScheduleError: no such instruction, or none that moves; an input; a tensor that is no
+                copy, or is not between the memories of the row.
+            NotSupported: a move that this version does not make.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", (64, 128), ln.float32)
+        ...     y = f.output(x * 2.0, "y")
+        >>> tile = x.cache_after()
+        >>> tile.memory = ln.SHARED
+        >>> tile = tile.compute_at(y, 1).move_by("cp.async").circular_buffer(2)
+        >>> [line.strip() for line in str(ln.lower(f)).splitlines() if "wait" in line]
+        ['wait 0']
+
+        Source: CUDA C++ Programming Guide, "Asynchronous Data Copies"; PTX ISA, cp.async.
+        """
+        from loopnest.schedule import instruction_moves
+
+        return instruction_moves.move_by(_tensor(self), name)
+
     def swizzle(self, kind: Swizzle, a: int, b: int) -> TensorView:
         """Let the element at leaf axes (a, b) of this SHARED tensor lie at (a, b ^ a).
 

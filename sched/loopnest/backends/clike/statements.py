@@ -15,7 +15,9 @@ from loopnest.kir import (
     Arrive,
     Barrier,
     Collective,
+    Commit,
     If,
+    Issue,
     Launch,
     Let,
     Loop,
@@ -24,6 +26,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
     one_launch,
 )
 from loopnest.kir.atomic_updates import operation_of
@@ -206,22 +209,36 @@ class StatementPrinter(ABC):
                 self.allocate(node.storage)
             case Let():
                 self.let(node)
-            case Barrier():
-                self.barrier(node)
             case Collective():
                 self.collective(node)
+            case Barrier() | Shuffle() | Arrive():
+                self._meet(node)
+            case Issue() | Commit() | Wait():
+                self.copies(node)
+            case Launch():
+                raise one_launch(node)
+            case _:
+                assert_never(node)
+
+    def _meet(self, node: Barrier | Shuffle | Arrive) -> None:
+        """Print what several threads do together."""
+        match node:
+            case Barrier():
+                self.barrier(node)
             case Shuffle():
                 self.shuffle(node)
             case Arrive():
                 self.arrive(node)
-            case Launch():
-                raise one_launch(node)
             case _:
                 assert_never(node)
 
     def collective(self, node: Collective) -> None:
         """Print the body of a collective in place: what it names stays visible."""
         self.statements(node.body)
+
+    def copies(self, node: Issue | Commit | Wait) -> None:
+        """Print what begins copies, closes a group of them, or waits for some."""
+        raise self._unsupported()
 
     def shuffle(self, node: Shuffle) -> None:
         """Print what a thread gets of another thread of its warp."""

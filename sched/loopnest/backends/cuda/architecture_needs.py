@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 
 from loopnest.backends.cuda.toolchain.nvrtc import Architecture
 from loopnest.errors import CompileError
-from loopnest.kir import Barrier, Program, Store
+from loopnest.kir import Barrier, Issue, Program, Store
 from loopnest.kir.atomic_updates import operation_of
+from loopnest.kir.instruction_rows import instructions
 from loopnest.kir.shared_memory import shared_layout, shared_places
 from loopnest.scalar.dtypes import float64
 from loopnest.scalar.expr import Const
@@ -48,6 +49,9 @@ def check_architecture(program: Program, target: Architecture, subject: str) -> 
 def needs_of(program: Program) -> Iterator[tuple[str, int]]:
     """Yield what a program uses that not every GPU has, and the first architecture that does."""
     for node in program.nodes:
+        if isinstance(node, Issue) and node.instruction in instructions:
+            least = instructions[node.instruction].arch
+            yield f"the instruction {node.instruction}", int(least.removeprefix("sm_").rstrip("af"))
         if isinstance(node, Barrier) and node.scope == "grid":
             yield "a barrier of the grid" + (node.reason and f" ({node.reason})"), 60
         if isinstance(node, Store) and node.atomic and node.storage.dtype is float64:

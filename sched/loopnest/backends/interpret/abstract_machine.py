@@ -13,6 +13,7 @@ from loopnest.backends.interpret.concrete_program import SLOT, LaunchedBlocks
 from loopnest.backends.interpret.declared_collectives import combine_declared
 from loopnest.backends.interpret.evaluator import Evaluator
 from loopnest.backends.interpret.fault_report import FaultReport
+from loopnest.backends.interpret.flying_copies import FlyingCopies
 from loopnest.backends.interpret.frame import Frame, uniform
 from loopnest.backends.interpret.loop_dependence import Expansion, Expansions, folded
 from loopnest.backends.interpret.native_math import Array, Value, as_array, convert
@@ -99,9 +100,17 @@ class Machine:
             self._check_counters()
 
     launch: LaunchedBlocks
+    flying: FlyingCopies
+    landing: np.random.Generator | None = None
+    """Of the times at which copies in flight land; None to land them at their Wait."""
 
     def _start(self, launch: LaunchedBlocks) -> None:
         self.launch = self.together.launch = launch
+        threads = self.setting.blocks * self.setting.threads
+        flies = any(isinstance(node, kir.Issue) for node in self.setting.nodes)
+        self.flying = FlyingCopies(
+            threads if flies else 0, self.eval, self.faults, self.races, self.landing
+        )
         if self.races is not None:
             self.races.start(launch)
 
@@ -155,16 +164,40 @@ class Machine:
                     self._allocate(node.storage, frame)
                 case kir.Collective():
                     self._collective(node, frame)
-                case kir.Barrier():
-                    self.together.barrier(node, frame)
-                case kir.Shuffle():
-                    self.together.shuffle(node, frame)
-                case kir.Arrive():
-                    self.together.arrive(node, self.memory[node.counter].data, frame)
+                case kir.Barrier() | kir.Shuffle() | kir.Arrive():
+                    self._meet(node, frame)
+                case kir.Issue() | kir.Commit() | kir.Wait():
+                    self._copies(node, frame)
                 case kir.Launch():
                     raise kir.one_launch(node)
                 case _:
                     assert_never(node)
+
+    def _meet(self, node: kir.Barrier | kir.Shuffle | kir.Arrive, frame: Frame) -> None:
+        """Do what several threads do together."""
+        match node:
+            case kir.Barrier():
+                self.together.barrier(node, frame)
+            case kir.Shuffle():
+                self.together.shuffle(node, frame)
+            case kir.Arrive():
+                self.together.arrive(node, self.memory[node.counter].data, frame)
+            case _:
+                assert_never(node)
+
+    def _copies(self, node: kir.Issue | kir.Commit | kir.Wait, frame: Frame) -> None:
+        """Begin copies, close a group of them, or wait for some."""
+        match node:
+            case kir.Issue():
+                self.flying.issuing = True
+                self.body(node.body, frame)
+                self.flying.issuing = False
+            case kir.Commit():
+                self.flying.commit(frame)
+            case kir.Wait():
+                self.flying.wait(node, frame)
+            case _:
+                assert_never(node)
 
     def _let(self, node: kir.Let, frame: Frame) -> None:
         value = self.eval.value(node.value, frame)
@@ -197,7 +230,11 @@ class Machine:
             self._require_defined(part, "what is stored", frame)
         rounded = as_array(convert(value, node.value.dtype, dtype), dtype)
         self._watch_store(node, target, address, frame)
-        self.memory[node.storage].store(address, rounded)
+        storage = self.memory[node.storage]
+        if self.flying.issuing:
+            self.flying.begin(node, storage, address, rounded, frame)
+        else:
+            storage.store(address, rounded)
 
     def _watch_store(self, node: kir.Store, target: Load, address: Value, frame: Frame) -> None:
         if self.races is None:

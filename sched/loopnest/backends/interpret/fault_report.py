@@ -100,6 +100,17 @@ class FaultReport:
             lane,
         )
 
+    def touched(
+        self, access: Load, index: list[int], how: str, frame: Frame, lane: int
+    ) -> KernelFault:
+        """Return the fault of a change of what a copy in flight reads or writes."""
+        return self.fault(
+            f"{_element(access, index)} of {_named(access.buffer)} was {how} while the copy of "
+            f"{self._actor()} was in flight",
+            frame,
+            lane,
+        )
+
     def shuffled(self, what: str, frame: Frame, lane: int) -> KernelFault:
         """Return the fault of a use of a value that no thread offered."""
         reason = f"{what} is undefined: it was shuffled from a thread that does not exist"

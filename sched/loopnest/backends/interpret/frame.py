@@ -86,6 +86,22 @@ class Frame:
         frame.define(variable, np.tile(np.arange(start, stop), self.lanes))
         return frame
 
+    def frozen(self) -> Frame:
+        """Return a frame of the same lanes that keeps what its variables are now."""
+        made = Frame(self.lanes, None)
+        frame: Frame | None = self
+        lanes: Array | None = None  # for each lane its lane in `frame`
+        while frame is not None:
+            for variable in frame.defines - made.defines:
+                value = frame.values[variable]
+                if isinstance(value, np.ndarray) and value.size > 1 and lanes is not None:
+                    value = value[lanes]
+                made.define(variable, value)
+            if frame.origin is not None:
+                lanes = frame.origin if lanes is None else frame.origin[lanes]
+            frame = frame.parent
+        return made
+
     def at_lane(self, variable: Variable, lane: int) -> int | None:
         """Return the value of an index variable in one lane, or None where it is not defined."""
         frame: Frame | None = self

@@ -122,6 +122,8 @@ class LoopAnalysis:
         match node:
             case kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Collective():
                 return True
+            case kir.Issue() | kir.Commit() | kir.Wait():
+                return True
             case kir.Allocate():
                 return node.storage.memory is not Memory.LOCAL or node.storage.alias_of is not None
             case kir.Loop():

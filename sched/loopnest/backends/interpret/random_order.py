@@ -54,7 +54,7 @@ class OrderedMachine(Machine):
         earlier: Machine | None = None,
     ) -> None:
         super().__init__(expansions, arrays, scalars, races=False, earlier=earlier)
-        self.random = np.random.default_rng(seed)
+        self.random = self.landing = np.random.default_rng(seed)
         self._levels: dict[kir.Stmt, int] = {}
         self._level = THREAD
         self._put_off: list[Item] = []
@@ -195,6 +195,8 @@ def _own_level(node: kir.Stmt) -> int:
         case kir.Shuffle():
             return WARP
         case kir.Loop() | kir.If() | kir.Allocate() | kir.Store() | kir.Let() | kir.Collective():
+            return THREAD
+        case kir.Issue() | kir.Commit() | kir.Wait():
             return THREAD
         case kir.Launch():
             raise kir.one_launch(node)

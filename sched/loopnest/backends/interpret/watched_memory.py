@@ -71,6 +71,18 @@ class WatchedStorage:
         for other in self.aliases:
             other.overwritten(self, address)
 
+    def begin(self, address: Array) -> None:
+        """Make elements undefined that something will be copied to."""
+        assert self.valid is not None
+        self.valid[address] = False
+        for other in self.aliases:
+            other.overwritten(self, address)
+
+    def is_undefined(self, address: Array) -> Array:
+        """Return which elements at `address` hold no value."""
+        assert self.valid is not None
+        return ~self.valid.take(address)
+
     def overwritten(self, by: WatchedStorage, address: Value) -> None:
         """Forget the elements that share bytes with those of `by` at `address`.
 

@@ -24,7 +24,18 @@ from functools import cached_property
 from typing import assert_never
 
 from loopnest.fast_init import fast_init
-from loopnest.kir import Allocate, Arrive, Barrier, Store, expressions, is_sync, map_expressions
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    Commit,
+    Store,
+    Wait,
+    expressions,
+    is_unconditional,
+    map_expressions,
+)
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.barriers.must_reach import NO_SIZES, Sure, always, both, widest
 from loopnest.lowering.barriers.thread_dependence import Arrival, BufferAccess, Dependence, Scope
@@ -110,7 +121,7 @@ def _with_body(tree: Tree, body: tuple[TreeItem, ...]) -> Tree:
     """Return a tree with other items; itself where they are the same."""
     if len(body) == len(tree.body) and all(a is b for a, b in zip(body, tree.body, strict=True)):
         return tree
-    return Tree(tree.var, tree.spec, body, tree.collective)
+    return Tree(tree.var, tree.spec, body, tree.header)
 
 
 def _shared(tree: Tree) -> frozenset[Buffer]:
@@ -245,7 +256,7 @@ class _Placer:
 
     def _is_alone(self, item: TreeItem) -> bool:
         if isinstance(item, Guarded):
-            return not any(is_sync(node) or self._shares(node) for node in item.statements)
+            return not any(is_unconditional(n) or self._shares(n) for n in item.statements)
         return not isinstance(item, Barrier)
 
     def _shares(self, node: Simple) -> bool:
@@ -265,7 +276,25 @@ class _Placer:
             body, summary = self.sequence(tree.body, common, outside)
             self.around.pop()
             return _with_body(tree, body), summary
-        body, summary = self.sequence(tree.body, common | {tree.var}, outside)
+        choices = [
+            self._iterated(tree, body, common, outside) for body in _with_early_barriers(tree.body)
+        ]
+        made, summary = min(choices, key=lambda found: sorted(_scopes(found[0]), reverse=True))
+        self.around.pop()
+        # What the body is sure of holds behind the loop only where the loop runs at least once.
+        sure = {sizes | {tree.spec.extent}: scope for sizes, scope in summary.sure.items()}
+        return made, _Summary(summary.head, summary.tail, sure)
+
+    def _iterated(
+        self,
+        tree: Tree,
+        items: tuple[TreeItem, ...],
+        common: frozenset[Index],
+        outside: Sequence[_Entry],
+    ) -> tuple[Tree, _Summary]:
+        """Return a serial loop over some items, with barriers, and what an iteration does."""
+        assert tree.var is not None
+        body, summary = self.sequence(items, common | {tree.var}, outside)
         # Between iterations: the accesses of the end against those of the beginning, whose loop
         # index has another value. Barriers that every iteration passes count.
         need, reason = self._needed(
@@ -275,10 +304,7 @@ class _Placer:
             body = (*body, Barrier(need.name, reason))
             tail = [e.behind(always(need)) for e in summary.tail]
             summary = _Summary(summary.head, tail, both(summary.sure, always(need)))
-        self.around.pop()
-        # What the body is sure of holds behind the loop only where the loop runs at least once.
-        sure = {sizes | {tree.spec.extent}: scope for sizes, scope in summary.sure.items()}
-        return _with_body(tree, body), _Summary(summary.head, summary.tail, sure)
+        return _with_body(tree, body), summary
 
     def _needed(
         self,
@@ -377,6 +403,24 @@ class _Placer:
         )  # fmt: skip
 
 
+def _with_early_barriers(body: tuple[TreeItem, ...]) -> Iterator[tuple[TreeItem, ...]]:
+    """Yield a body as it is, then with a barrier of each scope behind its Waits.
+
+    One that stands there orders the copies that landed before those who read them, and those who
+    read the stage before the copies that are issued to it next: placed late it takes two barriers.
+    """
+    yield body
+    if not any(_is_wait(item) for item in body):
+        return
+    for scope in (Scope.warp, Scope.block):
+        barrier = Barrier(scope.name, "copies have landed, and their next target is read no more")
+        yield tuple([i for item in body for i in ((item, barrier) if _is_wait(item) else (item,))])
+
+
+def _is_wait(item: TreeItem) -> bool:
+    return isinstance(item, Tree) and isinstance(item.header, Wait)
+
+
 def _no_more(made: TreeItem, than: TreeItem) -> bool:
     """Whether an item has no more barriers than another one, and none of a wider scope instead."""
     mine, theirs = sorted(_scopes(made), reverse=True), sorted(_scopes(than), reverse=True)
@@ -448,7 +492,9 @@ def _holds_sync(tree: Tree) -> bool:
     for item in tree.body:
         if isinstance(item, Barrier) or (isinstance(item, Tree) and _holds_sync(item)):
             return True
-        if isinstance(item, Guarded) and any(is_sync(s) for s in item.statements):
+        if _is_wait(item):
+            return True
+        if isinstance(item, Guarded) and any(is_unconditional(s) for s in item.statements):
             return True
     return False
 
@@ -462,13 +508,11 @@ def _guard(item: TreeItem, renamed: Mapping[Expr, Expr], term: PredicateTerm | N
     match item:
         case Tree():
             # A collective is for all threads; those outside hold the identity.
-            inner = None if item.collective is not None else term
+            header = item.header
+            inner = None if isinstance(header, Collective) else term
             body = tuple([_guard(i, renamed, inner) for i in item.body])
-            made = replace(item, body=body)
-            if item.collective is not None:
-                args = tuple([rename(a) for a in item.collective.args])
-                return replace(made, collective=replace(item.collective, args=args))
-            return made
+            made = None if header is None else map_expressions(header, rename)
+            return replace(item, body=body, header=made)
         case Guarded():
             statements = tuple([map_expressions(s, rename) for s in item.statements])
             terms = _renamed(item.terms, rename)
@@ -488,7 +532,7 @@ def _renamed(
 
 
 def _is_private_start(node: Simple) -> bool:
-    """Whether every thread may execute `node`: the start of its own accumulator, or an arrival."""
+    """Whether every thread may execute `node`: the start of its own accumulator, for example."""
     if isinstance(node, Store):
         return node.role == "init" and node.storage.memory is Memory.LOCAL
-    return isinstance(node, Arrive)
+    return isinstance(node, (Arrive, Commit))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import assert_never
 
-from loopnest.kir import Allocate, Barrier, If, Loop, Stmt, Store
+from loopnest.errors import InternalError
+from loopnest.kir import Allocate, Barrier, Collective, If, Issue, Loop, Stmt, Store, Wait
 from loopnest.lowering.indexing.indexer import Indexer
-from loopnest.lowering.indexing.predicates import GuardedPiece, lift, seal, uses
+from loopnest.lowering.indexing.predicates import GuardedPiece, common_terms, lift, seal, uses
 from loopnest.lowering.loops.guarded_tree import Guarded, ThreadData, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopSpec, refolded
 from loopnest.lowering.loops.needed_components import is_needed
@@ -87,7 +89,7 @@ def index_tree(tree: Tree, indexer: Indexer) -> Tree:
             body.extend(indexer.statements(item))
         else:
             body.append(item)
-    return Tree(tree.var, tree.spec, tuple(body), tree.collective)
+    return Tree(tree.var, tree.spec, tuple(body), tree.header)
 
 
 def _has(tree: Tree, unit: TensorView) -> bool:
@@ -147,7 +149,7 @@ def _pieces(tree: Tree, lifted: ThreadData | None) -> list[GuardedPiece]:
     pieces: list[GuardedPiece] = []
     for item in tree.body:
         if isinstance(item, Tree):
-            made = _loop_piece if item.collective is None else _collective_piece
+            made = _loop_piece if item.header is None else _header_piece
             pieces.append(made(item, lifted))
         elif isinstance(item, (Allocate, Barrier)):
             pieces.append(GuardedPiece(item, {}))
@@ -190,10 +192,21 @@ def _both_outside(loop: Loop) -> Stmt:
     return loop
 
 
-def _collective_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
-    assert tree.collective is not None
-    made = replace(tree.collective, body=seal(_pieces(tree, lifted)))
-    return GuardedPiece(made, {})
+def _header_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
+    """Return the statement whose body a tree is; tests of all that is issued stand around it."""
+    match tree.header:
+        case Collective():
+            return GuardedPiece(replace(tree.header, body=seal(_pieces(tree, lifted))), {})
+        case Issue():
+            pieces = _pieces(tree, lifted)
+            outside = {} if lifted is None else common_terms(pieces)
+            return GuardedPiece(replace(tree.header, body=seal(pieces)), outside)
+        case Wait():
+            return GuardedPiece(tree.header, {})
+        case None:
+            raise InternalError("lower", "a loop was taken for a statement with a body")
+        case _:
+            assert_never(tree.header)
 
 
 def tree_text(tree: Tree, title: str) -> str:

@@ -40,20 +40,32 @@ def lift(
     A test of data that each thread stores for itself stays in a loop over such threads that some
     threads do not run, or whose other tests keep some out: those may have no data.
     """
+    common = {c: t for c, t in _common(pieces).items() if not uses(c, var)}
+    tested = any(uses(condition, var) for p in pieces for condition in p.terms)
+    if tested or not data.covers(parallel, var.extent):
+        common = {c: t for c, t in common.items() if not data.lacks(c, parallel)}
+    return _taken_out(pieces, common)
+
+
+def common_terms(pieces: Sequence[GuardedPiece]) -> dict[Expr, PredicateTerm]:
+    """Take out of `pieces`, the body of a statement that is no loop, the terms that all have."""
+    return _taken_out(pieces, _common(pieces))
+
+
+def _common(pieces: Sequence[GuardedPiece]) -> dict[Expr, PredicateTerm]:
+    """Return the terms that all pieces have and that may be asked in front of them."""
     bound = [p for p in pieces if not isinstance(p.statement, Allocate)]
     if not bound:
         return _NONE
-    shared = [
-        condition
-        for condition in bound[0].terms
-        if all(condition in p.terms for p in bound[1:]) and not uses(condition, var)
-    ]
-    common = {c: bound[0].terms[c] for c in before(shared, [p.statement for p in pieces])}
-    tested = any(uses(condition, var) for p in bound for condition in p.terms)
-    if tested or not data.covers(parallel, var.extent):
-        common = {c: t for c, t in common.items() if not data.lacks(c, parallel)}
+    shared = [c for c in bound[0].terms if all(c in p.terms for p in bound[1:])]
+    return {c: bound[0].terms[c] for c in before(shared, [p.statement for p in pieces])}
+
+
+def _taken_out(
+    pieces: Sequence[GuardedPiece], common: dict[Expr, PredicateTerm]
+) -> dict[Expr, PredicateTerm]:
     if common:
-        for piece in bound:
+        for piece in pieces:
             piece.terms = {c: t for c, t in piece.terms.items() if c not in common}
     return common
 

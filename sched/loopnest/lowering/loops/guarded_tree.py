@@ -12,9 +12,12 @@ from loopnest.kir import (
     Arrive,
     Barrier,
     Collective,
+    Commit,
+    Issue,
     Let,
     Shuffle,
     Store,
+    Wait,
     map_expressions,
 )
 from loopnest.kir.buffers import Buffer
@@ -59,7 +62,7 @@ class PredicateTerm:
     idle: bool = False
 
 
-Simple: TypeAlias = "Store | Let | Shuffle | Arrive"
+Simple: TypeAlias = "Store | Let | Shuffle | Arrive | Commit"
 
 
 @fast_init
@@ -80,14 +83,15 @@ class Guarded:
 class Tree:
     """A loop (or the kernel's body, where `var` is None) with allocations in place.
 
-    The leaves are computation phases before indexing, guarded statements after. `collective` is
-    the declaration of a tree that is the body of a collective operation, no loop.
+    The leaves are computation phases before indexing, guarded statements after. A tree with a
+    `header` is no loop, but the body of that statement. The body of a Wait, which the nest does not
+    show, are the stores of the copies that land there.
     """
 
     var: Index | None
     spec: LoopSpec | None
     body: tuple[TreeItem, ...]
-    collective: Collective | None = None
+    header: Collective | Issue | Wait | None = None
 
 
 TreeItem: TypeAlias = "Tree | Compute | Guarded | Allocate | Barrier"
@@ -99,11 +103,11 @@ def fresh(item: TreeItem, names: dict[Expr, Expr]) -> TreeItem:
         var = item.var
         if var is not None:
             names[var] = var = Index(var.name, var.extent)
-        made = item.collective
+        made = item.header
         if made is not None:
             made = map_expressions(made, lambda value: substitute(value, names))
         body = tuple([fresh(inner, names) for inner in item.body])
-        return replace(item, var=var, body=body, collective=made)
+        return replace(item, var=var, body=body, header=made)
     if isinstance(item, Guarded):
         return guarded(item, lambda value: substitute(value, names), lambda node: node, ())
     return item
@@ -201,10 +205,10 @@ def with_buffers(item: TreeItem, other: Mapping[Buffer, Buffer]) -> TreeItem:
 
     if isinstance(item, Tree):
         body = tuple([with_buffers(inner, other) for inner in item.body])
-        header = item.collective
+        header = item.header
         if header is not None:
             header = map_expressions(header, lambda value: map_loads(value, rule))
-        return replace(item, body=body, collective=header)
+        return replace(item, body=body, header=header)
     return guarded(item, lambda value: map_loads(value, rule), place, ())
 
 
@@ -217,8 +221,8 @@ def guarded(
     """Return `item` with every expression renamed, every store placed, under `guard` too."""
     if isinstance(item, Tree):
         body = tuple([guarded(i, rename, place, guard) for i in item.body])
-        header = None if item.collective is None else map_expressions(item.collective, rename)
-        return replace(item, body=body, collective=header)
+        header = None if item.header is None else map_expressions(item.header, rename)
+        return replace(item, body=body, header=header)
     if isinstance(item, Guarded):
         made = [map_expressions(s, rename) for s in item.statements]
         placed = tuple([place(s) if isinstance(s, Store) else s for s in made])

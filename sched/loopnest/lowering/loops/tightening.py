@@ -28,7 +28,9 @@ from loopnest.kir import (
     Arrive,
     Barrier,
     Collective,
+    Commit,
     If,
+    Issue,
     Launch,
     Let,
     Loop,
@@ -36,6 +38,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
     before,
     bodies,
     expressions,
@@ -144,9 +147,9 @@ class _Tightening:
                 if not self.data.covers(node.parallel, node.var.extent):
                     inner = {b: self._common(g, node.parallel) for b, g in inner.items()}
                 return {b: self.weakened(g, node.var, node.var.extent) for b, g in inner.items()}
-            case Collective():
+            case Collective() | Issue():
                 return self.left(node.body)
-            case Allocate() | Let() | Barrier() | Shuffle():
+            case Allocate() | Let() | Barrier() | Shuffle() | Commit() | Wait():
                 return {}
             case Launch():
                 raise one_launch(node)

@@ -15,17 +15,22 @@ Before: ``for k: { T = x[k]; y += T }``; after, with two stages::
 
 A fold runs ahead as a whole: from its initial value on, in the prologue and for each iteration.
 
+Tensors that an instruction moves are copies in flight (`copies_in_flight`). Those that rotate
+through one loop share its groups, one an iteration: with a prefetch of d, iteration k waits until
+d - 1 groups are unfinished, issues the copies for k + d, and commits them.
+
 Source: nvFuser's circular buffering (lower_circular_buffer.cpp), of copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from loopnest.errors import LoweringError
-from loopnest.kir import Allocate, Store
+from loopnest.kir import Allocate, Store, Wait
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import (
     Guarded,
@@ -39,6 +44,12 @@ from loopnest.lowering.loops.guarded_tree import (
 from loopnest.lowering.loops.loop_plan import LoopPlan, scanned_over
 from loopnest.lowering.loops.phase_nest import Nest
 from loopnest.lowering.memory.allocation import TensorStorage
+from loopnest.lowering.memory.copies_in_flight import (
+    COMMIT,
+    LEAST_BYTES,
+    complete_moves,
+    issue_moves,
+)
 from loopnest.lowering.memory.stage_unrolling import far_ahead, simplified, unroll_stages
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
@@ -58,22 +69,50 @@ from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.tensor_view import TensorView
 
 
-def circulate(tree: Tree, nest: Nest, storage: dict[TensorView, TensorStorage]) -> Tree:
+def circulate(
+    tree: Tree, nest: Nest, storage: dict[TensorView, TensorStorage], *, single: bool = False
+) -> Tree:
     """Return `tree` with the circular buffers that the schedule asks for.
+
+    Args:
+        tree: the nest with guarded statements.
+        nest: its loops.
+        storage: the buffers of tensors.
+        single: whether vectors go by single elements: those of fewer bytes than a copy in flight
+            can move are then stored as usual.
 
     Raises:
         LoweringError: the tensor shares an inner loop with others, or its loop is not serial.
     """
     turns: dict[Index, list[TensorView]] = {}
-    for unit in nest.plan.forest.units:
+    flying: dict[Index, list[_Circle]] = {}
+    units = nest.plan.forest.units
+    moves = {
+        unit.name: unit.layout.move
+        for unit in units
+        if unit.layout.move and not (single and unit.dtype.size < LEAST_BYTES)
+    }
+    tree = issue_moves(tree, moves)
+    for unit in units:
         if unit.layout.stages > 1:
             own = [storage[twin].buffer for twin in unit.siblings]
             circle = _Circle(unit, nest, {buffer for buffer in own if buffer.stages > 1})
+            if unit.name in moves and circle.var is not None:
+                flying.setdefault(circle.var, []).append(circle)
+                continue
             tree = circle.apply(tree)
             local = any(buffer.memory is Memory.LOCAL for buffer in circle.buffers)
             if local and circle.var is not None:
                 turns.setdefault(circle.var, []).append(unit)
+    for circles in flying.values():
+        tree = circles[0].apply(tree, _Pipeline(circles).rotated)
+    waiting = {circle.tensor.name for circles in flying.values() for circle in circles}
+    tree = complete_moves(tree, moves.keys() - waiting)
     return unroll_stages(tree, turns, nest.plan.algebra) if turns else tree
+
+
+_Rotation: TypeAlias = Callable[[Tree], Iterable[TreeItem]]
+"""What returns the items that stand in place of a loop."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -136,47 +175,66 @@ class _Circle:
                         f"{self.tensor.name} alone",
                     )
 
-    def apply(self, tree: Tree) -> Tree:
+    def apply(self, tree: Tree, rotated: _Rotation | None = None) -> Tree:
+        """Return `tree` with what stands in place of the loop."""
         if self.var is None:  # a loop that runs once: stage 0 is all
             stage = self._in_stage(ZERO)
             return replace(tree, body=tuple([_mapped(item, stage) for item in tree.body]))
-        return replace(tree, body=self._body(tree.body))
+        return replace(tree, body=self._body(tree.body, rotated or self._rotated))
 
-    def _body(self, items: Iterable[TreeItem]) -> tuple[TreeItem, ...]:
+    def _body(self, items: Iterable[TreeItem], rotated: _Rotation) -> tuple[TreeItem, ...]:
         result: list[TreeItem] = []
         for item in items:
             if not isinstance(item, Tree):
                 result.append(item)
             elif item.var is self.var:
-                result.extend(self._rotated(item))
+                result.extend(rotated(item))
             else:
-                result.append(replace(item, body=self._body(item.body)))
+                result.append(replace(item, body=self._body(item.body, rotated)))
         return tuple(result)
 
     def _rotated(self, loop: Tree) -> Iterator[TreeItem]:
         """Yield what stands in place of the loop."""
         assert self.var is not None
-        parts = self._parts(loop)
-        algebra, extent = self.plan.algebra, self.var.extent
+        parts = self.parts(loop)
+        extent = self.var.extent
         yield from parts.made
         for stage in range(self.prefetch):
             # later stages do not exist either
             if _below(stage, extent) is FALSE:
                 break
-            guard = self._exists(_below(stage, extent))
-            for item in (*parts.loads, *parts.stores):
-                yield self._moved(item, integer(stage), guard)
-        later = algebra.add(self.var, integer(self.prefetch))
-        guard = self._exists(algebra.lt(later, extent))
-        now = self._in_stage(algebra.mod(self.var, integer(self.stages)))
-        first = [self._moved(item, later, guard) for item in parts.loads]
-        last = [self._moved(item, later, guard) for item in parts.stores]
-        rest = [_mapped(item, now) for item in parts.rest]
+            yield from self.begun((*parts.loads, *parts.stores), stage)
+        first, last = self.ahead_of(parts.loads), self.ahead_of(parts.stores)
+        rest = self.current(parts.rest)
         # Loads into registers stand first and are stored last, so that they are under way during
         # the work of the iteration. Without them the stores go to another stage than the one that
         # is read, and may stand first.
         body = [*first, *rest, *last] if first else [*last, *rest]
         yield replace(loop, body=tuple(body))
+
+    def begun(self, items: Iterable[TreeItem], stage: int) -> list[TreeItem]:
+        """Return what computes a stage in front of the loop."""
+        assert self.var is not None
+        guard = self._exists(_below(stage, self.var.extent))
+        return [self._moved(item, integer(stage), guard) for item in items]
+
+    def ahead_of(self, items: Iterable[TreeItem]) -> list[TreeItem]:
+        """Return what computes the iteration that is `prefetch` ahead, if there is one."""
+        assert self.var is not None
+        later = self.plan.algebra.add(self.var, integer(self.prefetch))
+        guard = self._exists(self.plan.algebra.lt(later, self.var.extent))
+        return [self._moved(item, later, guard) for item in items]
+
+    def now(self, items: Iterable[TreeItem]) -> list[TreeItem]:
+        """Return copies of what computes this iteration."""
+        assert self.var is not None
+        return [self._moved(item, self.var, ()) for item in items]
+
+    def current(self, items: Iterable[TreeItem]) -> list[TreeItem]:
+        """Return what reads the stage of this iteration."""
+        assert self.var is not None
+        stage = self._in_stage(self.plan.algebra.mod(self.var, integer(self.stages)))
+        return [_mapped(item, stage) for item in items]
 
     def _exists(self, test: Expr) -> tuple[PredicateTerm, ...]:
         if test is TRUE:
@@ -199,7 +257,8 @@ class _Circle:
     def _in_stage(self, stage: Expr) -> _InStage:
         return _InStage(self.buffers, stage)
 
-    def _parts(self, loop: Tree) -> _Parts:
+    def parts(self, loop: Tree) -> _Parts:
+        """Return what runs ahead and what does not; loops over threads are parted."""
         made: list[TreeItem] = []
         loads: list[TreeItem] = []
         stores: list[TreeItem] = []
@@ -214,7 +273,7 @@ class _Circle:
             if not stored & mine:
                 rest.append(item)
             elif isinstance(item, Tree) and item.spec is not None and item.spec.parallel.is_thread:
-                inner = self._parts(item)
+                inner = self.parts(item)
                 made.extend(inner.made)
                 for whole, part in (
                     (loads, inner.loads), (stores, inner.stores), (rest, inner.rest)
@@ -234,6 +293,40 @@ class _Circle:
                 bare = _without_made(item, made) if isinstance(item, Tree) else item
                 (stores if self.names & stored else loads).append(bare)
         return _Parts(tuple(made), tuple(loads), tuple(stores), tuple(rest))
+
+
+class _Pipeline:
+    """The copies in flight of all tensors that rotate through one loop."""
+
+    def __init__(self, circles: list[_Circle]) -> None:
+        self.circles = circles
+        self.ahead = [circle.prefetch for circle in circles]
+
+    def rotated(self, loop: Tree) -> Iterator[TreeItem]:
+        """Yield what stands in place of the loop: a group before it for each iteration ahead."""
+        issues: list[tuple[TreeItem, ...]] = []
+        for circle in self.circles:
+            parts = circle.parts(loop)
+            yield from parts.made
+            issues.append((*parts.loads, *parts.stores))
+            loop = replace(loop, body=parts.rest)
+        assert loop.var is not None
+        most, extent = max(self.ahead), loop.var.extent
+        for step in range(most):
+            for circle, items in zip(self.circles, issues, strict=True):
+                stage = step - most + circle.prefetch
+                if stage >= 0 and _below(stage, extent) is not FALSE:
+                    yield from circle.begun(items, stage)
+            yield COMMIT
+        landing: list[TreeItem] = []
+        last: list[TreeItem] = []
+        rest: list[TreeItem] = list(loop.body)
+        for circle, items in zip(self.circles, issues, strict=True):
+            landing += circle.now(items)
+            last += circle.ahead_of(items)
+            rest = circle.current(rest)
+        wait = Tree(None, None, tuple(landing), Wait(min(self.ahead) - 1))
+        yield replace(loop, body=(wait, *last, COMMIT, *rest))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

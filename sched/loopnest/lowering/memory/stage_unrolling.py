@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loopnest.errors import LoweringError
-from loopnest.kir import Arrive, Shuffle, map_expressions
+from loopnest.kir import Arrive, Collective, Commit, Shuffle, Wait, map_expressions
 from loopnest.lowering.loops.guarded_tree import (
     Guarded,
     PredicateTerm,
@@ -107,8 +107,10 @@ def _require_no_exchange(loop: Tree, names: str, count: int) -> None:
 def _exchanges(tree: Tree) -> bool:
     """Whether threads or blocks exchange values, by names that a test would hide from others."""
     direct = [item for item in tree.body if isinstance(item, Guarded)]
-    named = any(isinstance(s, (Shuffle, Arrive)) for item in direct for s in item.statements)
-    return named or tree.collective is not None
+    named = any(
+        isinstance(s, (Shuffle, Arrive, Commit)) for item in direct for s in item.statements
+    )
+    return named or isinstance(tree.header, (Collective, Wait))
 
 
 def _trees(tree: Tree) -> Iterator[Tree]:
@@ -130,10 +132,9 @@ class _Moved:
 
     def item(self, item: TreeItem) -> TreeItem:
         if isinstance(item, Tree):
-            made = item.collective
-            collective = None if made is None else map_expressions(made, self.value)
+            header = None if item.header is None else map_expressions(item.header, self.value)
             body = tuple([self.item(inner) for inner in item.body])
-            return replace(item, body=body, collective=collective)
+            return replace(item, body=body, header=header)
         # What runs ahead in this loop is tested as of a later iteration.
         ahead = isinstance(item, Guarded) and any(t.reason in self.tested for t in item.terms)
         return guarded(item, self.value, lambda node: node, () if ahead else self.terms)

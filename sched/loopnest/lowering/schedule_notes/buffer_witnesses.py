@@ -105,6 +105,8 @@ def _stages(lowering: Lowering, intent: Intent) -> Finding:
             f"the loop over {spec.axis}, which its stages rotate through, runs once",
             f"compute {held.name} inside of a loop of more iterations (compute_at)",
         )
+    if tensor.layout.move:
+        return f"copies are in flight in the loop over {spec.axis}"
     for loop in lowering.loops.get(spec.axis, []):
         for body in (loop.body, *[n.body for n, _ in walk(loop.body) if isinstance(n, If)]):
             if _overlaps(body, buffer) or _loads_ahead(body, buffer):
@@ -116,6 +118,19 @@ def _stages(lowering: Lowering, intent: Intent) -> Finding:
         f"these are stored to {buffer.name} at once, which waits for them",
         f"load into registers first, and store after the work: c = x.cache_after(), "
         f"c.compute_at({held.name}, {held.position}), c inlined no deeper (inline_most)",
+    )
+
+
+def _move(lowering: Lowering, intent: Intent) -> Finding:
+    tensor = tensor_of(intent)
+    if tensor.layout.stages > 1:
+        return f"its copies are in flight, begun by {intent.value}"
+    return note_of(
+        lowering,
+        intent,
+        "each copy is waited for at once",
+        "no circular buffer holds what arrives while something else is computed",
+        f"let {lowering.held[tensor].name} run ahead: circular_buffer(2)",
     )
 
 
@@ -159,5 +174,6 @@ BUFFER_CHECKS: dict[str, Check] = {
     "pad": _pad,
     "swizzle": _swizzle,
     "stages": _stages,
+    "move": _move,
 }
 """The checks that look at the buffer of a tensor."""

@@ -279,7 +279,11 @@ class _Outline(TextFormat):
                     parts += [self._number(node.var), node.var.dtype.name, node.mode]
                 case kir.Barrier():
                     parts.append(node.scope)
-                case kir.If() | kir.Arrive() | kir.Collective():
+                case kir.Issue() | kir.Wait():
+                    parts.append(
+                        f"{node.instruction if isinstance(node, kir.Issue) else node.pending}"
+                    )
+                case kir.If() | kir.Arrive() | kir.Collective() | kir.Commit():
                     pass  # told by their expressions and bodies alone
                 case kir.Launch():
                     raise kir.one_launch(node)

@@ -12,6 +12,7 @@ from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.enumeration.access_instances import AccessInstances, InstanceTable
 from loopnest.proofs.enumeration.conflict_join import ConflictJoin, bipartite
+from loopnest.proofs.enumeration.enumerated_landings import EnumeratedLandings, repeated
 from loopnest.proofs.point_arrays import Array, Flags, Undecidable, groups_along
 from loopnest.proofs.program_model import Site, is_private, launch_dimensions
 from loopnest.proofs.report import Finding
@@ -43,6 +44,7 @@ class EnumeratedRaces:
             if not isinstance(s.node, kir.Shuffle) and s.node not in without
         ]
         self.narrow = narrow
+        self.landings = EnumeratedLandings(self.model, self.space)
         self._times: dict[str, Array] = {}
 
     def findings(self) -> Iterator[Finding]:
@@ -166,12 +168,29 @@ class EnumeratedRaces:
             self._times[key] = np.unique(np.concatenate(found))
         return self._times[key]
 
-    def _epoch(self, mark: AccessInstances, scopes: Sequence[str], team: str) -> Array:
-        """Return a number for each team and each stretch between its barriers."""
+    def _epoch(self, mark: AccessInstances, scopes: Sequence[str], team: str, when: Array) -> Array:
+        """Return a number for each team and each stretch between its barriers, at some times."""
         times = self._sync_times(scopes, team)
         owner = self.team(team, mark.points.block, mark.points.thread)
-        found = np.searchsorted(times, owner * self.space.span + mark.time)
+        found = np.searchsorted(times, owner * self.space.span + when)
         return owner * (times.size + 1) + found
+
+    def _stretched(
+        self, marks: Sequence[AccessInstances], scopes: Sequence[str], team: str
+    ) -> tuple[list[AccessInstances], list[Array]]:
+        """Return the accesses with the stretch of each: a copy in flight is in several."""
+        made: list[AccessInstances] = []
+        epochs: list[Array] = []
+        for mark in marks:
+            epoch = self._epoch(mark, scopes, team, mark.time)
+            if mark.access.site.issue is not None:
+                last = self._epoch(mark, scopes, team, self.landings.of(mark))
+                chosen = np.repeat(epoch, last - epoch + 1)
+                mark, later = repeated(mark, last - epoch + 1, self.space.most)
+                epoch = chosen + later
+            made.append(mark)
+            epochs.append(epoch)
+        return made, epochs
 
     # Races
 
@@ -183,8 +202,8 @@ class EnumeratedRaces:
             if not any(m.access.writes for m in own):
                 continue
             if not is_private(buffer):
-                for owner, epoch in self._in_block(own):
-                    yield from self._meet(own, [m.place for m in own], owner, epoch)
+                for several, owner, epoch in self._in_block(own):
+                    yield from self._meet(several, [m.place for m in several], owner, epoch)
             if buffer.memory is Memory.GLOBAL:
                 yield from self._between_blocks(own)
             yield from self._in_loops(own)
@@ -194,22 +213,31 @@ class EnumeratedRaces:
                     [m for m in marks if m.access.buffer is a and m.access.writes],
                     [m for m in marks if m.access.buffer is b],
                 )
+        for flying, p, other, q in self.landings.touched(marks):
+            name = flying.access.buffer.name
+            message = f"a thread uses an element of {name} that a copy of its own has in flight"
+            yield self.table.witness.pair(
+                "race", message, other.access, other.points, q,
+                flying.access, flying.points, p,
+            )  # fmt: skip
 
     def _in_block(
         self, marks: Sequence[AccessInstances]
-    ) -> Iterator[tuple[list[Array], list[Array]]]:
-        """Yield (who, in which stretch) such that accesses of two in one stretch are not ordered.
+    ) -> Iterator[tuple[list[AccessInstances], list[Array], list[Array]]]:
+        """Yield accesses, whose, in which stretch: those of two in one stretch are not ordered.
 
         Where there are barriers of warps: warps between barriers of the block, then threads.
         """
         scopes = ("block", "grid")
-        threads = [m.points.thread for m in marks]
+        several, epochs = self._stretched(marks, scopes, "block")
         if any(self._scope(s) == "warp" for s in self.syncs):
-            warps = [self.team("warp", m.points.block, m.points.thread) for m in marks]
-            yield warps, [self._epoch(m, scopes, "block") for m in marks]
-            yield threads, [self._epoch(m, (*scopes, "warp"), "warp") for m in marks]
-        else:
-            yield threads, [self._epoch(m, scopes, "block") for m in marks]
+            yield (
+                several,
+                [self.team("warp", m.points.block, m.points.thread) for m in several],
+                epochs,
+            )
+            several, epochs = self._stretched(marks, (*scopes, "warp"), "warp")
+        yield several, [m.points.thread for m in several], epochs
 
     def _across(
         self, writes: Sequence[AccessInstances], others: Sequence[AccessInstances]
@@ -222,21 +250,24 @@ class EnumeratedRaces:
             return
         views = list(zip(self._in_block(writes), self._in_block(others), strict=True))
         if others[0].access.buffer.memory is Memory.GLOBAL:
-            blocks, grids = [], []
-            for marks in (writes, others):
-                blocks.append([m.points.block for m in marks])
-                grids.append([self._epoch(m, ("grid",), "grid") for m in marks])
-            views.append(((blocks[0], grids[0]), (blocks[1], grids[1])))
-        for (who, when), (whom, then) in views:
-            a = ConflictJoin(writes, [np.zeros_like(m.place) for m in writes], who, when)
-            b = ConflictJoin(others, [np.zeros_like(m.place) for m in others], whom, then)
+            one, two = [self._in_grid(marks) for marks in (writes, others)]
+            views.append((one, two))
+        for (mine, who, when), (theirs, whom, then) in views:
+            a = ConflictJoin(mine, [np.zeros_like(m.place) for m in mine], who, when)
+            b = ConflictJoin(theirs, [np.zeros_like(m.place) for m in theirs], whom, then)
             for row, other in bipartite(a, b):
                 yield self._race(b, other, row, "threads", a)
                 return
 
+    def _in_grid(
+        self, marks: Sequence[AccessInstances]
+    ) -> tuple[list[AccessInstances], list[Array], list[Array]]:
+        """Return the same of the blocks of the grid."""
+        several, epochs = self._stretched(marks, ("grid",), "grid")
+        return several, [m.points.block for m in several], epochs
+
     def _between_blocks(self, marks: Sequence[AccessInstances]) -> Iterator[Finding]:
-        epoch = [self._epoch(m, ("grid",), "grid") for m in marks]
-        owner = [m.points.block for m in marks]
+        marks, owner, epoch = self._in_grid(marks)
         key = [m.place for m in marks]
         # An arrival orders pairs of blocks, and ends no stretch for the others: with one, pairs
         # must be looked at.

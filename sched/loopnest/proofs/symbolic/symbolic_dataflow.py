@@ -10,7 +10,8 @@ Source: Verdoolaege, "isl: an integer set library for the polyhedral model", 201
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -26,6 +27,9 @@ Writes: TypeAlias = "list[tuple[Work, Any]]"
 
 Stores: TypeAlias = "list[tuple[Instances, Any]]"
 
+_Whole: TypeAlias = "tuple[Instances, Any, list[Instances]]"
+"""A store, or two in the branches of one test, with the map to elements; and what it is made of."""
+
 
 class SymbolicDataflow:
     """The stores of a program, by buffer."""
@@ -34,6 +38,7 @@ class SymbolicDataflow:
         self.setting, self.isl = setting, setting.isl
         self._writes: dict[Buffer, Writes] = {}
         self._kills: dict[Buffer, Stores] = {}
+        self._wholes: dict[Buffer, list[_Whole]] = {}
         # By buffer, since a look at all for each read grows with the square of their number.
         self._works: dict[Buffer, list[Work]] = defaultdict(list)
         for work in setting.works:
@@ -98,15 +103,59 @@ class SymbolicDataflow:
         """
         if not writes:
             raise NotProved("a read without a store")
-        stores = [(self.setting.hidden_points.storing(w), m) for w, m in writes]
+        whole = self._with_fills(buffer, writes)
+        stores = [(source, m) for source, m, _ in whole]
         same = self._one_iteration(buffer)
         kills = self.kills(buffer)
         if all(self._before(at, access, store, ()).is_empty() for store in kills):
             pairs = self._nearest(at, access, stores, same)
             if pairs is not None:
                 missing = access.domain().subtract(_set_of(pairs.domain(), access))
-                return pairs.reverse(), missing
-        return self._last(at, access, stores, kills, buffer)
+                return self._parted(pairs.reverse(), at, whole), missing
+        found, missing = self._last(at, access, stores, kills, buffer)
+        return self._parted(found, at, whole), missing
+
+    def _with_fills(self, buffer: Buffer, writes: Writes) -> list[_Whole]:
+        """Return the stores, a copy and the constant in the other branch of its test as one.
+
+        The two have all points of the test: which of them a point is makes no difference to what
+        reads it finds, so that the test need not be known.
+        """
+        if writes is not self._writes.get(buffer):
+            return list(self._grouped(writes))
+        found = self._wholes.get(buffer)
+        if found is None:
+            found = self._wholes[buffer] = list(self._grouped(writes))
+        return found
+
+    def _grouped(self, writes: Writes) -> Iterator[_Whole]:
+        setting, taken = self.setting, set[Work]()
+        for number, (work, written) in enumerate(writes):
+            if work in taken:
+                continue
+            own = setting.hidden_points.storing(work)
+            twin = next((w for w, _ in writes[number + 1 :] if _are_branches(work, w)), None)
+            plain = own is setting.sites[work.site]
+            if twin is None or not plain or own.variables != setting.sites[twin.site].variables:
+                yield own, written, [own]
+                continue
+            taken.add(twin)
+            guards = tuple([g for g in work.site.guards if g in twin.site.guards])
+            site = replace(work.site, guards=guards)
+            at = setting.instances(site)
+            yield at, setting.access(at, work.write), [own, setting.sites[twin.site]]
+
+    def _parted(self, found: Any, at: Instances, whole: list[_Whole]) -> Any:
+        """Return sources with each store by itself."""
+        result = self.isl.UnionMap.read_from_str(self.setting.ctx, "{}")
+        for source, _, parts in whole:
+            pairs = found.extract_map(self.pairs(source, at))
+            for own in parts:
+                named = pairs.set_tuple_name(self.isl.dim_type.in_, own.name)
+                if own is not source:
+                    named = named.intersect_domain(self.setting.domain(own))
+                result = result.union(self.isl.UnionMap.from_map(named))
+        return result
 
     def _nearest(
         self, at: Instances, access: Any, stores: Stores, same: Collection[str]
@@ -193,6 +242,20 @@ class SymbolicDataflow:
         return everything.subtract(
             self.setting.relation(at.renamed("a_"), update.renamed("b_"), order)
         )
+
+
+def _are_branches(copy: Work, fill: Work) -> bool:
+    """Whether two stores are to one element, in the two branches of one test, a constant in one."""
+    a, b = copy.store, fill.store
+    if "fill" not in (a.role, b.role) or a.storage is not b.storage or a.flat is not b.flat:
+        return False
+    mine, theirs = copy.site.guards, fill.site.guards
+    pairs = list(zip(mine, theirs, strict=False))
+    differ = [(g, h) for g, h in pairs if g != h]
+    if a.index != b.index or len(mine) != len(theirs) or len(differ) != 1:
+        return False
+    ((test, wanted), (other, unwanted)) = differ[0]
+    return test is other and wanted is not unwanted
 
 
 def _set_of(found: Any, access: Any) -> Any:

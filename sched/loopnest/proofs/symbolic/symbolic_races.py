@@ -20,6 +20,7 @@ from loopnest.proofs.symbolic.barrier_order import Order
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 from loopnest.proofs.symbolic.symbolic_dataflow import earlier
+from loopnest.proofs.symbolic.symbolic_landings import SymbolicLandings
 from loopnest.scalar.enums import Memory, ParallelType
 
 
@@ -38,6 +39,7 @@ class SymbolicRaces:
         self.setting = setting
         self.pairs = AlikePairs(setting.model)
         self.order = Order(setting, [s for s in setting.model.syncs if s.node not in without])
+        self.landings = SymbolicLandings(setting, self.order)
 
     def prove(self) -> None:
         """Prove all of it."""
@@ -68,6 +70,7 @@ class SymbolicRaces:
             for a, b in self.pairs.different(accesses):
                 with about(b.site):
                     self._pair(a, b)
+                    self._in_flight(a, b)
         for loop in {loop: None for a in accesses for loop in a.site.loops}:
             if loop.parallel.is_unordered:
                 inside = [a for a in accesses if loop in a.site.loops]
@@ -95,6 +98,17 @@ class SymbolicRaces:
             self._in_two_rounds(a, b, first, second, threads)
         if grid and not shared:
             self._between_blocks(a, b, first, second, grid)
+
+    def _in_flight(self, a: Access, b: Access) -> None:
+        """Show that a thread does not touch what a copy of its own has in flight."""
+        for flying, other in self.landings.touching(a, b):
+            first, second = self.setting.points(flying), self.setting.points(other)
+            own = [*self.setting.grid(first), *self.setting.block(first)]
+            same = [f"a_{v} = b_{v}" for v in own if v in second.variables]
+            met = self._at_one_place(flying, other, first, second, same)
+            if not met.is_empty():
+                met = self.landings.untouched(flying, other, met)
+            self.setting.require_empty(met, f"{other} while a copy of {flying} is in flight")
 
     def _in_block(
         self, a: Access, b: Access, first: Instances, second: Instances, pairs: list[str]
@@ -134,6 +148,8 @@ class SymbolicRaces:
         for (which, scopes), behind in product(self._scopes(), (True, False)):
             met = self._at_one_place(a, b, first, second, [*pairs, *which])
             if not met.is_empty():
+                if a.site.issue is not None or b.site.issue is not None:
+                    raise NotProved("copies in flight in two rounds of a block")
                 met = met.subtract_domain(order.parted(a.site, first, scopes, after=behind))
                 met = met.subtract_range(order.parted(b.site, second, scopes, after=not behind))
             setting.require_empty(met, f"a race of {a} and {b}")
@@ -153,7 +169,15 @@ class SymbolicRaces:
             return met
         mine = self.order.epoch(a.site, first, scopes)
         other = self.order.epoch(b.site, second, scopes)
-        return met.intersect(mine.apply_range(other.reverse()))
+        if a.site.issue is None and b.site.issue is None:
+            return met.intersect(mine.apply_range(other.reverse()))
+        # Each begins before the other one is over.
+        over = self.landings.last_epoch(b.site, second, scopes)
+        met = met.intersect(mine.lex_le_map(over))
+        if met.is_empty():
+            return met
+        over = self.landings.last_epoch(a.site, first, scopes)
+        return met.intersect(other.lex_le_map(over).reverse())
 
     def _at_one_place(
         self, a: Access, b: Access, first: Instances, second: Instances, pairs: list[str]
@@ -179,8 +203,8 @@ class SymbolicRaces:
         apart = [f"({' or '.join([f'a_{v} != b_{v}' for v in grid])})"]
         met = self._together(a, b, first, second, apart, ("grid",))
         for site in setting.model.arrivals.values():
-            if met.is_empty():
-                return
+            if met.is_empty() or a.site.issue is not None or b.site.issue is not None:
+                break  # an arrival orders no copy that is in flight
             met = met.subtract(self._arrived(site, a, first, b, second))
             met = met.subtract(self._arrived(site, b, second, a, first).reverse())
         setting.require_empty(met, f"a race between blocks of {a} and {b}")

@@ -41,7 +41,9 @@ from loopnest.kir import (
     Arrive,
     Barrier,
     Collective,
+    Commit,
     If,
+    Issue,
     Launch,
     Let,
     Loop,
@@ -49,6 +51,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
     holds_sync,
     map_expressions,
     one_launch,
@@ -186,8 +189,10 @@ class _Flat:
                 return (
                     replace(node, condition=self._test(node.condition), body=body, orelse=orelse),
                 )
-            case Collective():
+            case Collective() | Issue():
                 return self.statements(node.body)
+            case Commit() | Wait():
+                return ()  # copies are made where they are issued, which is one of their times
             case Barrier():
                 return self._barrier(node)
             case Shuffle() if not self.has_threads:
@@ -266,6 +271,8 @@ def _scope(node: Stmt) -> str:
         case Arrive():
             return "block"
         case Loop() | If() | Allocate() | Store() | Let() | Collective():
+            return ""
+        case Issue() | Commit() | Wait():
             return ""
         case Launch():
             raise one_launch(node)

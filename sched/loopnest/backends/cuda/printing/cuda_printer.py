@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 from loopnest.backends.clike.dialect import SUM
 from loopnest.backends.clike.identifiers import symbol
@@ -21,6 +22,16 @@ from loopnest.backends.clike.statements import (
     static_size,
 )
 from loopnest.backends.cuda.printing.cuda_analysis import Usage, folds_slots, unrolled_trips
+from loopnest.backends.cuda.printing.cuda_copies import (
+    COMMIT,
+    GROUPS,
+    WAIT,
+    copy_function,
+    narrow_copy,
+    no_instruction,
+    widest,
+    zero_filled,
+)
 from loopnest.backends.cuda.printing.cuda_dot_products import (
     FUNCTIONS,
     LANES,
@@ -39,6 +50,7 @@ from loopnest.backends.cuda.printing.cuda_sync import (
     static_mask,
     thread_number,
 )
+from loopnest.backends.cuda.printing.cuda_tiles import function_name
 from loopnest.backends.cuda.printing.cuda_vectors import (
     MAX_PIECE,
     Span,
@@ -54,21 +66,26 @@ from loopnest.kir import (
     Arrive,
     Barrier,
     Collective,
+    Commit,
+    If,
+    Issue,
     Loop,
     Param,
     Program,
     Shuffle,
     Stmt,
     Store,
+    Wait,
     map_body,
 )
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.instruction_rows import Instruction, instructions
 from loopnest.kir.shared_memory import ALIGNMENT, shared_layout, shared_places
 from loopnest.kir.vector_access import WideAccess, alignments
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Expr, Symbol, cast
+from loopnest.scalar.expr import ONE, ZERO, Expr, Load, Symbol, cast
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.recursion import deep
 from loopnest.scalar.simplify import Simplifier
@@ -150,6 +167,11 @@ class _CudaPrinter(StatementPrinter):
         """Whether the statement at hand has its scope to itself."""
         self.is_collective = False
         """Whether the statement at hand belongs to a collective."""
+        self.issued: Instruction | None = None
+        """What begins the stores at hand, of copies in flight."""
+        self.rows: dict[str, Instruction] = {}
+        self.taken = ""
+        """The test of the copy at hand, which stores zeros where it fails."""
 
     def _without_loop(self, node: Stmt) -> Stmt | tuple[Stmt, ...]:
         """Return the body of a loop over a launch dimension that runs in every thread."""
@@ -269,6 +291,8 @@ class _CudaPrinter(StatementPrinter):
         self.emit("}")
 
     def vector_loop(self, node: Loop) -> None:
+        if self.issued is not None and self._issued_vector(node, self.issued):
+            return
         match self.vectors.get(node):
             case WideCopy() as copy:
                 self.format.called["ln_wide"] = None
@@ -341,7 +365,13 @@ class _CudaPrinter(StatementPrinter):
 
     def store(self, node: Store, declare: str = "") -> None:
         lane = self.lanes.get(node)
-        if lane is None:
+        if self.issued is not None and isinstance(node.value, Load):
+            size, load = node.storage.dtype.size, node.value
+            if not widest(size, ()):
+                raise narrow_copy(node.tensor, self.issued.name, size)
+            source = self.format.element(load.buffer, load.args, flat=load.flat)
+            self._copy(self.issued, size, (f"&{self.stored_place(node)}", f"&{source}"), node)
+        elif lane is None:
             super().store(node, declare)
         else:
             value = self.format.converted(node.value, node.storage.dtype)
@@ -449,6 +479,65 @@ class _CudaPrinter(StatementPrinter):
                 self.format.called["ln_grid_barrier"] = None
                 self.emit(f"ln_grid_barrier({GRID_COUNTER});")
 
+    # Copies in flight
+
+    def copies(self, node: Issue | Commit | Wait) -> None:
+        match node:
+            case Issue():
+                self._issue(node)
+            case Commit():
+                self.format.called[COMMIT] = None
+                self.emit(f"{COMMIT}();")
+            case Wait():
+                self.format.called[WAIT] = None
+                self.emit(f"{WAIT}<{node.pending}>();")
+            case _:
+                assert_never(node)
+
+    def _issue(self, node: Issue) -> None:
+        self.issued = instructions.get(node.instruction)
+        if self.issued is None or not self.issued.ptx:
+            raise no_instruction(self.program.name, node.instruction)
+        self.rows[function_name(self.issued)] = self.issued
+        self.statements(node.body)
+        self.issued = None
+
+    def statement(self, node: Stmt) -> None:
+        copy = zero_filled(node) if self.issued is not None and isinstance(node, If) else None
+        if copy is None:
+            super().statement(node)
+            return
+        assert isinstance(node, If)
+        outer, test = self.taken, self.format.format(node.condition)
+        self.taken = f"({outer}) && ({test})" if outer else test
+        super().statement(copy)
+        self.taken = outer
+
+    def _issued_vector(self, node: Loop, row: Instruction) -> bool:
+        """Print a vectorized loop as copies in flight, where all of its lanes are together."""
+        plan = self.vectors.get(node)
+        if not isinstance(plan, WideCopy):
+            return False
+        dtype = plan.store.storage.dtype
+        total = node.extent * dtype.size if isinstance(node.extent, int) else 0
+        width = widest(total, (plan.piece,))
+        if not width:
+            return False
+        for start in range(0, total, width):
+            places = [self._from(span, start // dtype.size) for span in (plan.target, plan.source)]
+            self._copy(row, width, places, plan.store)
+        return True
+
+    def _from(self, span: Span, lane: int) -> str:
+        """Return the address of a lane."""
+        element = self.format.element(span.buffer, span.index, flat=span.flat)
+        return f"&{element}" + (f" + {lane}" if lane else "")
+
+    def _copy(self, row: Instruction, width: int, places: Sequence[str], node: Store) -> None:
+        taken = f"{self.taken} ? {width} : 0" if self.taken else f"{width}"
+        call = f"{function_name(row)}<{width}>({', '.join(places)}, {taken})"
+        self.emit(f"{call};  // {comment(node.tensor)}")
+
     def shuffle(self, node: Shuffle) -> None:
         dtype = node.var.dtype
         passed = cast(node.value, dtypes.int32 if dtype.is_bool else dtype)
@@ -468,11 +557,13 @@ def declared(printers: Sequence[_CudaPrinter]) -> Iterator[str]:
     """Yield what kernels need before them, each once; they have been printed."""
     used: set[DType] = set()
     called: dict[str, None] = {}
+    rows: dict[str, Instruction] = {}
     for printer in printers:
         program = printer.program
         used |= {p.dtype for p in program.params}
         used |= {n.storage.dtype for n in program.nodes if isinstance(n, Allocate)}
         called.update(printer.format.called)
+        rows |= printer.rows
     if dtypes.float16 in used or any("half" in name for name in called):
         yield "#include <cuda_fp16.h>"
     if dtypes.bfloat16 in used or any("bf" in name for name in called):
@@ -480,4 +571,7 @@ def declared(printers: Sequence[_CudaPrinter]) -> Iterator[str]:
     yield from float8_types(used, called.keys())
     yield f"typedef {printers[0].index_type} idx_t;"
     yield from device_functions(called.keys())
+    yield from map(copy_function, rows.values())
+    if COMMIT in called or WAIT in called:
+        yield GROUPS
     yield ""

@@ -71,6 +71,7 @@ class WideCopy:
         target: where it stores.
         source: where it loads.
         template: the arguments of ``ln_wide``.
+        piece: the bytes of each access.
         words: the type that is copied, where it is not that of the elements; else "".
         accesses: the wide ones.
     """
@@ -79,6 +80,7 @@ class WideCopy:
     target: Span
     source: Span
     template: str
+    piece: int
     words: str
     accesses: tuple[WideAccess, ...]
 
@@ -134,7 +136,7 @@ def _copy(loop: Loop, finder: VectorFinder, accesses: tuple[WideAccess, ...]) ->
     size = max(source.dtype.size, WORD)
     arguments = _template(loop.extent * source.dtype.size // size, size, min(pieces))
     words = "unsigned int" if source.dtype.size < WORD else ""
-    return WideCopy(store, target, origin, arguments, words, accesses)
+    return WideCopy(store, target, origin, arguments, min(pieces), words, accesses)
 
 
 def template(buffer: Buffer, lanes: int, piece_bytes: int) -> str:
