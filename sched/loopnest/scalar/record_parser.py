@@ -8,6 +8,7 @@ values of a field are read once.
 from __future__ import annotations
 
 import ast
+import json
 import re
 import typing
 from collections.abc import Callable, Mapping
@@ -41,9 +42,7 @@ _NUMBER = r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _LABEL = r"[^\W\d]\w*(?:~\d+)?"
 _LINE = re.compile(rf"^( *)(?:({_LABEL}) = )?(\w*)(:$)?(.*)$", re.MULTILINE)
 _FIELD = re.compile(rf'\s*(?=\S)([^\s=]*)(?:=((?:[^" ]+|{_STRING}| (?!\w+=[^=]))*))?')
-_TOKEN = re.compile(
-    rf"\s*({_STRING}|{_NUMBER}|{_LABEL}|[$#]\d+|[=!<>]=|<<|>>|//|[-+*/%&|^~<>=()\[\],:.])"
-)
+_TOKEN = rf"\s*({_STRING}|{_NUMBER}|{_LABEL}|[$#]\d+|[=!<>]=|<<|>>|//|[-+*/%&|^~<>=()\[\],:.])"
 _WORDS = "|".join([word for word in kwlist if word not in RESERVED])
 _MARKS = re.compile(
     rf"({_STRING})(?!\s*\")|(?<=\w)(~)(?=\d)|\$(\d+):(\w+)|#(\d+)|\b({_NUMBER}|inf|nan):(\w+)|(:)"
@@ -102,7 +101,7 @@ class _RecordParser(ExprParser):
         self.number = 1
         self.table: dict[str, int] = {}
         self.made: dict[str, Any] = {}
-        self.values: dict[tuple[Any, str], Any] = {}
+        self.values: dict[tuple[int, str], Any] = {}
 
     def read(self, root: type) -> Any:
         """Return the record of the whole text."""
@@ -132,7 +131,7 @@ class _RecordParser(ExprParser):
 
     def fail(self, found: str, expected: str) -> NoReturn:
         """Say what stands at the line at hand, and what should."""
-        rest = re.sub(rf"^(?:{_TOKEN.pattern})*", "", self.line).strip()
+        rest = re.sub(rf"^(?:{_TOKEN})*", "", self.line).strip()
         if rest and self.number > 1 and self.line != LAST:
             found, expected = f"'{rest}' cannot be read", "a name, a number or a sign"
         raise LoopnestError(f"parse, line {self.number}", found, f"expected {expected}")
@@ -230,10 +229,11 @@ class _RecordParser(ExprParser):
         for name, text in _FIELD.findall(self.row[4]):
             if name not in known or name in given:
                 self.fail(f"'{name or '='}' stands here", _open_fields(known, given))
-            key = known[name].type, text
-            if key not in self.values:
-                self.values[key] = self.value(*key)
-            given[name] = self.values[key]
+            kind = known[name].type
+            found = self.values.get((id(kind), text), REQUIRED)
+            if found is REQUIRED:
+                found = self.values[id(kind), text] = self.value(kind, text)
+            given[name] = found
         return given
 
     def complete(self, known: Mapping[str, Field], given: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class _RecordParser(ExprParser):
         try:
             return _reader(kind)(self, self.tree(text))
         except (Unreadable, SyntaxError, ValueError) as error:
-            after = _TOKEN.match(self.line.partition(f"={text}")[2])
+            after = re.match(_TOKEN, self.line.partition(f"={text}")[2])
             if getattr(error, "offset", 1) or not after:
                 self.fail(f"'{text}' stands here", _expected(kind))
             self.fail(f"'{after[1]}' stands here", "a label of the table")
@@ -261,6 +261,8 @@ class _RecordParser(ExprParser):
         """Return the tree of a value."""
         if text in self.table:
             return ast.Name(text)
+        if text.startswith('"'):
+            return ast.Constant(json.loads(text))
         return ast.parse(_MARKS.sub(_python, text), mode="eval").body
 
     def plain(self, kind: type, node: ast.expr) -> Any:

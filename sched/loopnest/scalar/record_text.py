@@ -81,12 +81,19 @@ class MemberKind:
     word: str = "_"
 
 
+_TYPES: dict[Any, Any] = {}
+
+
 @cache
 def record_fields(kind: type, *others: type) -> Mapping[str, Field]:
     """Return the fields of a dataclass; `others` are classes that its module does not import."""
     hints = typing.get_type_hints(kind, localns={other.__name__: other for other in others})
+    # Equal types are one object, whose number is a quick key.
     return {
-        f.name: Field(hints[f.name], REQUIRED if f.default is MISSING else f.default)
+        f.name: Field(
+            _TYPES.setdefault(hints[f.name], hints[f.name]),
+            REQUIRED if f.default is MISSING else f.default,
+        )
         for f in fields(kind)
     }
 
