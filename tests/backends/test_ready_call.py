@@ -313,6 +313,52 @@ def test_scalars_are_rounded_and_kept_apart():
         assert [float(y[0]) for y in found] == [*expected, 1 / 3]
 
 
+NUMBERS = [
+    True, False, 0, -1, 127, 128, 255, 256, 2**31, 2**53 + 1, 2**64, 10**400, 0.1, -0.0, 1e-46,
+    3.4028235677973366e38, 3.5e38, 1e300, float("inf"), float("nan"), "1", None, 1j,
+    np.bool_(True), np.int8(-3), np.uint8(200), np.int64(-(2**40)), np.uint64(2**63),
+    np.float16(0.1), np.float32(0.1), np.float64(0.1), np.float64(1e39), np.longdouble("0.1"),
+    np.array(3), np.array(0.3), np.ones(1),
+]  # fmt: skip
+OF_SCALARS = (ln.bool, ln.int8, ln.uint8, ln.int32, ln.int64,
+              ln.float16, ln.float32, ln.float64)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", OF_SCALARS, ids=str)
+def test_later_calls_take_the_scalars_that_first_ones_do(dtype):
+    with ln.Fusion("scalars") as f:
+        x = f.input("x", (1,), ln.float32)
+        f.output(ln.cast(x, dtype), "unused")
+        f.output(ln.where(x > 0.0, f.scalar("s", dtype), f.scalar("s2", dtype)), "y")
+    k = ln.lower(f)
+    later = ln.compile(k, "c", optimize=1)
+    x = np.ones(1, F)
+    later(x, s=dtype.numpy.type(1), s2=dtype.numpy.type(0))
+
+    def outcome(fn, s):
+        try:
+            return fn(x, s=s, s2=dtype.numpy.type(0))[1].tobytes()
+        except ln.LaunchError as error:
+            return str(error)
+
+    for number in NUMBERS:
+        first = ln.compile(k, "c", optimize=1)
+        assert outcome(later, number) == outcome(first, number), number
+        assert outcome(later, number) == outcome(first, number), number
+
+
+def test_numbers_of_numpy_are_one_call_of_c_too(statuses):
+    with ln.Fusion("scaled") as f:
+        x = f.input("x", (2,), ln.float32)
+        f.output(x * f.scalar("a", ln.float32) + ln.cast(f.scalar("n", ln.int32), ln.float32), "y")
+    fn = ln.compile(f, "c", optimize=1)
+    for a, n in ((2.0, 1), (2, 1), (F(2), np.int64(1)), (np.float64(2), 1)):
+        np.testing.assert_array_equal(fn(np.ones(2, F), a=a, n=n), [3, 3])
+    assert statuses == [0, 0, 0]
+    np.testing.assert_array_equal(fn(np.ones(2, F), a=1e39, n=1), [np.inf, np.inf])
+    assert statuses == [0, 0, 0, MISFIT]
+
+
 def test_an_array_whose_type_is_an_object_of_its_own(statuses):
     """An array that was unpickled has one: the call learns it."""
     fn = ln.compile(stepped(), "c", optimize=1)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from loopnest.errors import LaunchError
 from loopnest.launch.outputs import Outputs
 from loopnest.launch.target_interface import NO_MEMORY, PreparedCall
@@ -42,9 +44,17 @@ class ReadyCall:
     ) -> None:
         self._prepared, self._run = prepared, prepared.run
         self._sources, self._makers = outputs.sources, [*makers]
-        self._scalars, self._sizes, self._subject = scalars, sizes, subject
-        self._names = {*sizes, *[s.name for s in scalars]}
+        self._scalars, self._subject = scalars, subject
+        self._names = [*[s.name for s in scalars], *sizes]
+        self._sizes = [*sizes.values()]
+        self._packed: dict[tuple[type, ...], bool] = {}
+        """Whether the launch takes values of these types as they are, a type for each scalar."""
         self._is_one = self._sources == [None]
+        self._make = self._makers[0] if self._is_one and len(self._makers) == 1 else None
+        """What makes the result, where it is all that a call makes."""
+        makes_all = self._sources == [None] * len(self._makers)
+        self._given = [np.ndarray] * len(self._sources) if makes_all else None
+        """The types of results that a caller gave, where they are all that a call makes."""
 
     def __call__(
         self, arrays: tuple[Any, ...], out: object, keywords: Mapping[str, Any]
@@ -70,9 +80,16 @@ class ReadyCall:
     def _made(self, arrays: tuple[Any, ...], out: object) -> tuple[Any, ...] | None:
         """Return new arrays, or those of a caller; None where these are not as many."""
         try:
+            if self._make is not None:
+                if out is None:
+                    return (self._make(),)
+                if type(out) is np.ndarray:
+                    return (out,)
             if out is None:
                 return tuple([make() for make in self._makers])
             given = out if type(out) in (tuple, list) else (out,)
+            if [*map(type, given)] == self._given:  # type: ignore[call-overload]
+                return (*given,)  # type: ignore[misc]
             if len(given) != len(self._sources):  # type: ignore[arg-type]
                 return None
             return self._taken(arrays, given)  # type: ignore[arg-type]
@@ -93,13 +110,25 @@ class ReadyCall:
 
     def _values(self, keywords: Mapping[str, Any]) -> Sequence[Any] | None:
         """Return the values of scalars; None where keywords are others, or one does not fit."""
-        if keywords.keys() != self._names:
-            return None
-        for name, size in self._sizes.items():
-            if type(keywords[name]) is not int or keywords[name] != size:
-                return None
         try:
-            return [scalar_value(s, keywords[s.name], self._subject) for s in self._scalars]
+            values = [*map(keywords.__getitem__, self._names)]
+        except KeyError:
+            return None
+        if len(keywords) != len(values):
+            return None
+        if self._sizes:
+            sizes = values[len(self._scalars) :]
+            if sizes != self._sizes or any(type(size) is not int for size in sizes):
+                return None
+            del values[len(self._scalars) :]
+        types = (*map(type, values),)
+        if types not in self._packed:
+            self._packed[types] = _are_packed(self._scalars, types)
+        if self._packed[types]:
+            return values
+        try:
+            pairs = zip(self._scalars, values, strict=True)
+            return [scalar_value(scalar, value, self._subject) for scalar, value in pairs]
         except LaunchError:
             return None  # the long way looks at all arguments in order
 
@@ -111,6 +140,20 @@ class ReadyCall:
     def learn(self, arrays: Sequence[Any]) -> None:
         """Let arrays like these be taken, whose type is another object that says the same."""
         self._prepared.learn(arrays)
+
+
+_INTEGERS = {int, *[np.dtype(code).type for code in "bBhHiIlLqQ"]}
+_PACKED: Mapping[str, set[type]] = {
+    "b": {bool, np.bool_},
+    "i": _INTEGERS,
+    "f": {float, np.float16, np.float32, np.float64, *_INTEGERS},
+}
+
+
+def _are_packed(scalars: Sequence[ScalarParam], types: Sequence[type]) -> bool:
+    """Whether numbers of these types become words just as `scalar_value` rounds them."""
+    pairs = zip(scalars, types, strict=True)
+    return all(not s.dtype.is_narrow and own in _PACKED[s.dtype.kind] for s, own in pairs)
 
 
 def no_memory(subject: str, whose: str = "its local buffers") -> LaunchError:

@@ -192,7 +192,7 @@ class _CPrinter(VectorPrinter):
             self.emit(f"const int ln_threads = {'ln_max_threads()' if shared else '1'};")
         self._reserve_scratch()
         if self.memory.scratch and not shared:  # a function of its own for the sake of `restrict`
-            self._call(self._work([], self.loops.body), ())
+            self._call(self._work([], self.loops.body), (), "0")
         else:
             self.statements(self.loops.body)
             if not self.works:
@@ -251,19 +251,25 @@ class _CPrinter(VectorPrinter):
         stores = stores_of(chain, chain[-1].body)
         amount = "INT64_MAX" if stores is None else self.wide.format(stores)
         self.emit(f"const int64_t ln_stores = {amount};")
-        self.emit("#pragma omp parallel num_threads(ln_team(ln_threads, ln_count, ln_stores))")
-        self._call(work, ("ln_share(ln_count, 0)", "ln_share(ln_count, 1)"))
+        self.emit("const int ln_members = ln_team(ln_threads, ln_count, ln_stores);")
+        # OpenMP takes as long to run a team of one as small kernels do.
+        self.emit("if (ln_members < 2) {")
+        self._call(work, ("0", "ln_count"), "0")
+        self.emit("} else {")
+        self.emit("  #pragma omp parallel num_threads(ln_members)")
+        self._call(work, ("ln_share(ln_count, 0)", "ln_share(ln_count, 1)"), "ln_thread()")
+        self.emit("}")
         self.pad = outer
         self.emit("}")
 
-    def _call(self, work: _Work, share: Sequence[str]) -> None:
+    def _call(self, work: _Work, share: Sequence[str], thread: str) -> None:
         places = [f"({self._element(b)} *)(ln_mine + {self._place(b)})" for b in work.scratch]
         call = f"{work.name}({_list([*share, *work.arguments, *places])});"
         if work.scratch:
-            self.emit("{")
-            self.emit("  char *const ln_mine = ln_scratch + (size_t)ln_thread() * ln_bytes;")
-            self.emit("  " + call)
-            self.emit("}")
+            self.emit("  {")
+            self.emit(f"    char *const ln_mine = ln_scratch + (size_t){thread} * ln_bytes;")
+            self.emit("    " + call)
+            self.emit("  }")
         else:
             self.emit("  " + call)
 

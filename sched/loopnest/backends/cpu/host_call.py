@@ -9,6 +9,7 @@ runs, and Python looks at the arguments and says what is wrong.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ import numpy as np
 
 from loopnest.backends.cpu.array_fields import ALIGNED, CONTIGUOUS, WRITEABLE
 from loopnest.backends.cpu.launch_table import LaunchTable, calls_library
-from loopnest.launch.target_interface import ArrayForm
+from loopnest.launch.target_interface import MISFIT, ArrayForm
 
 Packer: TypeAlias = "Callable[[Sequence[Any]], bytes]"
 """Makes words of the values of scalars, one of each."""
@@ -25,13 +26,12 @@ Packer: TypeAlias = "Callable[[Sequence[Any]], bytes]"
 
 @cache
 def _functions() -> tuple[Any, Any]:
-    """Return what calls without scalars and given results, and what calls in any case."""
+    """Return what calls without scalars, and what calls with them."""
     library = calls_library()
     types: list[Any] = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    more = [*types, ctypes.c_int, ctypes.c_char_p]
     return (
         library.function("loopnest_call", types, ctypes.c_int),
-        library.function("loopnest_any_call", more, ctypes.c_int),
+        library.function("loopnest_scalar_call", [*types, ctypes.c_char_p], ctypes.c_int),
     )
 
 
@@ -60,6 +60,7 @@ class _Call(ctypes.Structure):
         ("forms", ctypes.c_void_p),
         *[(name, ctypes.c_int64) for name in ("inputs", "results", "scalars")],
         *[(name, ctypes.c_uint64) for name in ("begin", "end")],
+        ("is_out", ctypes.c_int64),
     )
 
 
@@ -94,12 +95,15 @@ class HostCall:
         self._table, self._pack = table, pack
         self.words: ctypes.Array[Any] | None = None
         """What is the same in all calls."""
-        self._call = _Call(
-            table.address, None, 0, id(np.ndarray), ctypes.addressof(self._forms), len(inputs),
-            len(results), scalars, *apart,
-        )  # fmt: skip
-        self._argument = ctypes.c_void_p(ctypes.addressof(self._call))
-        self._run, self._run_any = _functions()
+        self._calls = [
+            _Call(
+                table.address, None, 0, id(np.ndarray), ctypes.addressof(self._forms), len(inputs),
+                len(results), scalars, *apart, is_out,
+            )
+            for is_out in (False, True)
+        ]  # fmt: skip
+        self._making, self._given = [ctypes.c_void_p(ctypes.addressof(c)) for c in self._calls]
+        self._run, self._run_scalars = _functions()
 
     def _record(self, number: int, form: ArrayForm) -> _ArrayRecord:
         count = len(self._numbers) // 2
@@ -115,7 +119,8 @@ class HostCall:
     def attach(self, words: ctypes.Array[Any]) -> None:
         """Let the following calls find in `words` what is the same in all of them."""
         self.words = words
-        self._call.words, self._call.count = ctypes.addressof(words), len(words)
+        for call in self._calls:
+            call.words, call.count = ctypes.addressof(words), len(words)
 
     def learn(self, inputs: Sequence[Any]) -> None:
         """Take the type objects of these inputs for those that inputs have.
@@ -139,13 +144,18 @@ class HostCall:
             arrays: the inputs.
             made: arrays for the results.
             is_out: whether those are the caller's, and must be looked at.
-            scalars: their values.
+            scalars: their values; one that its type does not hold is a `MISFIT`.
         """
+        call = self._given if is_out else self._making
         status: int
-        if is_out or scalars:
-            status = self._run_any(self._argument, arrays, made, is_out, self._pack(scalars))
-        else:
-            status = self._run(self._argument, arrays, made)
+        if not scalars:
+            status = self._run(call, arrays, made)
+            return status
+        try:
+            words = self._pack(scalars)
+        except (OverflowError, struct.error):
+            return MISFIT
+        status = self._run_scalars(call, arrays, made, words)
         return status
 
 

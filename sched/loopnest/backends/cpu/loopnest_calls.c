@@ -83,6 +83,7 @@ typedef struct {
   const array_form *forms;
   int64_t inputs, results, scalars; /* the first words: addresses, then scalars */
   uint64_t begin, end;              /* memory that no input may lie in */
+  int64_t is_out; /* whether arrays for results are the caller's, and must be looked at */
 } host_call;
 
 #define AT(kind, object, place) (*(kind const *)((object) + (place)))
@@ -111,7 +112,7 @@ static int is_shared(const host_call *own, const uint64_t *words, int64_t count)
   return 0;
 }
 
-static int checked_run(const host_call *own, const char *given, const char *made, int is_out,
+static int checked_run(const host_call *own, const char *given, const char *made,
                        const char *scalars, uint64_t *words) {
   const char *const *x = (const char *const *)(given + ITEMS);
   const char *const *y = (const char *const *)(made + ITEMS);
@@ -122,32 +123,31 @@ static int checked_run(const host_call *own, const char *given, const char *made
     if (overlap(words[i], own->forms[i].bytes, own->begin, own->end - own->begin)) return MISFIT;
   }
   for (int64_t i = own->inputs, n = 0; n < own->results; i++, n++) {
-    if (is_out && !fits(own, y[n], &own->forms[i])) return MISFIT;
+    if (own->is_out && !fits(own, y[n], &own->forms[i])) return MISFIT;
     words[i] = AT(uint64_t, y[n], DATA);
   }
-  if (is_shared(own, words, own->inputs + (is_out ? own->results : 0))) return MISFIT;
+  if (is_shared(own, words, own->inputs + (own->is_out ? own->results : 0))) return MISFIT;
   if (own->scalars) memcpy(words + own->inputs + own->results, scalars, own->scalars * sizeof *words);
   return loopnest_run_table(own->table, words);
 }
 
 /* Look at the arguments, and run the launches if they are as the table takes them.
 
-   given, made: tuples, of the inputs and of the arrays for results. is_out: whether arrays for
-   results are the caller's, and looked at too. scalars: a word for each. Threads may call at once:
-   the words of a call are its own. */
-int loopnest_any_call(const host_call *own, const char *given, const char *made, int is_out,
-                      const char *scalars) {
+   given, made: tuples, of the inputs and of the arrays for results. scalars: a word for each.
+   Threads may call at once: the words of a call are its own. */
+int loopnest_scalar_call(const host_call *own, const char *given, const char *made,
+                         const char *scalars) {
   uint64_t few[64];
   if (AT(int64_t, given, COUNT) != own->inputs) return MISFIT;
-  if (own->count <= 64) return checked_run(own, given, made, is_out, scalars, few);
+  if (own->count <= 64) return checked_run(own, given, made, scalars, few);
   uint64_t *words = malloc(own->count * sizeof *words);
   if (words == NULL) return MISFIT;
-  const int status = checked_run(own, given, made, is_out, scalars, words);
+  const int status = checked_run(own, given, made, scalars, words);
   free(words);
   return status;
 }
 
-/* A call with results of its own and without scalars: fewer arguments, for Python to tell. */
+/* A call without scalars: one argument less for Python to tell. */
 int loopnest_call(const host_call *own, const char *given, const char *made) {
-  return loopnest_any_call(own, given, made, 0, NULL);
+  return loopnest_scalar_call(own, given, made, NULL);
 }

@@ -436,7 +436,11 @@ LN_TRANSPOSE_TYPE(ln_f64x8, double, int64_t, LN_STAGES_F64)
 
 /* The work of one thread. A function of its own, so that its pointers stay `restrict`: the body of
  * a parallel region would reach them through memory, and loops would be compiled for aliases. */
+#if defined(__GNUC__) && !defined(__clang__) /* no second copy for a team of one */
+#define LN_WORK static __attribute__((noinline, noclone)) void
+#else
 #define LN_WORK static __attribute__((noinline)) void
+#endif
 
 /* How many threads a kernel may use; one where it is itself called by one of a team. */
 static inline __attribute__((unused)) int ln_max_threads(void) {
