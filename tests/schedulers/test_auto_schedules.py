@@ -5,6 +5,7 @@ import pytest
 
 import loopnest as ln
 from helpers.scheduled_fusions import check_values, fusion
+from loopnest import kir
 from loopnest.numerics.compare import compare
 from loopnest.numerics.error_bounds import enclosures
 from loopnest.schedulers import (
@@ -429,3 +430,28 @@ def test_operands_that_are_computed_are_copied():
     f = fusion(lambda x, w: ln.conv(ln.exp(x), w), (2, 3, 34, 34), (7, 3, 3, 3))
     assert auto_schedule(f, "c", Processor()).name == "contraction"
     assert ln.verify(ln.lower(f)).ok
+
+
+@pytest.mark.parametrize(
+    ("image", "weights", "stride"),
+    [
+        ((2, 20, 5, 6), (7, 20, 1, 1), 1),
+        ((1, 20, 5, 6), (7, 20, 1, 1), 2),
+        ((3, 5, 9, 1), (7, 5, 1, 1), 1),
+        ((2, 5, 1, 1), (7, 5, 1, 1), 1),
+        (("N", "C", "H", "W"), ("O", "C", 1, 1), 1),
+    ],
+)
+def test_convolutions_at_points_share_slices_between_threads(image, weights, stride):
+    f = fusion(lambda x, w: ln.relu(ln.conv(x, w, stride)), image, weights)
+    assert auto_schedule(f, "cuda", Processor()).name == "contraction"
+    k = ln.lower(f)
+    assert ln.verify(k).all_sizes
+    shared = [b for b in k.buffers if b.memory is ln.SHARED]
+    assert [b.shape for b in shared] == [(16, 64), (16, 64)]
+    for node, above in k.walk():
+        if isinstance(node, kir.Store) and node.storage.memory is ln.SHARED:
+            types = {loop.parallel for loop in above if isinstance(loop, kir.Loop)}
+            assert {ln.ParallelType.block_x, ln.ParallelType.block_y} <= types
+    if "N" not in image:
+        check_values(f, ln.compile(k, "interpret"))

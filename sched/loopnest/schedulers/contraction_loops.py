@@ -365,13 +365,13 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
         grid = axes.spread(outer, loops.symbolic, "band", GRID - 1)
         grid += axes.spread([*loops.labels("rows "), "tiles"], loops.symbolic, "tile", 1)
         if tensor is parts.left:
-            axes.order([*grid, *slices, "columns", "term", "rows"])
+            axes.order([*grid, "", *slices, "columns", "term", "rows"])
         elif tensor is parts.right:
-            axes.order([*grid, *slices, "rows", "term", "columns"])
+            axes.order([*grid, "", *slices, "rows", "term", "columns"])
         else:
             axes.split("rows", OWN, "y", "row")
             axes.split("columns", OWN, "x", "column")
-            axes.order([*grid, *slices, "y", "x", "term", "row", "column"])
+            axes.order([*grid, "", *slices, "y", "x", "term", "row", "column"])
             axes.parallelize(_THREADS)
         axes.parallelize(dict(on_grid(grid)))
     stored = dear_before_windows(parts)
@@ -388,8 +388,9 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     for fragment in fragments:
         fragment.compute_at(total, total.ndim - 2)
         fragment.parallelize({-2: ln.ParallelType.unroll, -1: ln.ParallelType.unroll})
-    _share(space, parts.left, total.ndim - 5, parts.dims("folded"))
-    _share(space, parts.right, total.ndim - 5, parts.dims("folded"))
+    for operand in (parts.left, parts.right):
+        operand.compute_at(total, total.ndim - 5)
+        _share(space, operand, parts.dims("folded"))
     for operand in (parts.left, parts.right):
         for tensor in [t for t in steps(operand)[1:] if t not in upstream(stored)]:
             tensor.compute_at(operand, -1)
@@ -404,13 +405,12 @@ _THREADS = {
 }
 
 
-def _share(space: IterationSpace, operand: ln.TensorView, place: int, folded: list[int]) -> None:
+def _share(space: IterationSpace, operand: ln.TensorView, folded: list[int]) -> None:
     """Let the threads of a block make a slice of an operand: [term, neighbour] in shared memory.
 
     Neighbouring threads read neighbours of the operand's input, whichever of the two axes that is.
     """
     operand.memory = ln.SHARED
-    operand.inline_at(place)
     order = widest_read(space, operand).order
     along_terms = not has_windows(operand) and order and order[-1] in folded
     # Threads that store down a column: with one element more a row it lies in 16 banks.

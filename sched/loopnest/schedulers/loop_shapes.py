@@ -275,12 +275,11 @@ class LabelledAxes:
             self.labels[place : place + 1] = [outer, label]
 
     def order(self, labels: Sequence[str]) -> None:
-        """Bring the axes of `labels` into this order, behind all others."""
-        own = [label for label in labels if self.has(label)]
-        rest = [label for label in self.labels if label not in own]
-        numbers = [i for i, label in enumerate(self.labels) if label in rest]
-        self.tensor.reorder([*numbers, *[self.place(label) for label in own]])
-        self.labels = [self.labels[i] for i in numbers] + own
+        """Bring the axes of `labels` into this order, behind all others; "" has those without."""
+        own = [n for label in labels for n, known in enumerate(self.labels) if known == label]
+        order = [*[n for n in range(len(self.labels)) if n not in own], *own]
+        self.tensor.reorder(order)
+        self.labels = [self.labels[n] for n in order]
 
     def unlabelled_last(self) -> None:
         """Bring the axes without a label behind all others."""
