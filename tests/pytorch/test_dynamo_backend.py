@@ -262,6 +262,69 @@ def test_elements_that_data_choose_are_written_by_kernels(dynamic):
         assert "scatter" in [launch.schedule for launch in program.kernels]
 
 
+def mean_of_groups(x, group, weight):
+    rows = group.view(-1, 1).expand_as(x)
+    sums = x.new_zeros(3, x.shape[1]).scatter_add_(0, rows, x)
+    counts = x.new_zeros(3).scatter_add_(0, group, x.new_ones(len(x))).clamp(min=1)
+    return sums / counts.view(-1, 1) * weight
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_means_of_groups_go_by_rows(dynamic):
+    """Counts, then means; backward their elements. No index has a place for each element."""
+    group, weight = torch.randint(0, 3, (40,)), torch.randn(3, 8)
+    found = []
+    for fast in (
+        mean_of_groups,
+        torch.compile(mean_of_groups, backend="loopnest", dynamic=dynamic),
+    ):
+        torch._dynamo.reset()
+        x = torch.arange(320.0).view(40, 8).sin().requires_grad_()
+        with recording() as programs:
+            y = fast(x, group, weight)
+            (y * y).sum().backward()
+        found.append((y.detach(), x.grad))
+    close(*found)
+    assert [len(program.kernels) for program in programs] == [2, 1]
+    assert "lt" not in [op for program in programs for k in program.kernels for op in k.ops]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((6, 4), 0), ((6, 4), 1), ((2, 6, 4), 1), ((6, 2, 4), 0), ((5, 4), 0)]
+)
+def test_an_index_that_is_expanded_names_rows(shape, axis, dynamic):
+    def both(x, i, values):
+        wide = i.view([-1 if n == axis else 1 for n in range(x.ndim)])
+        wide = wide.expand([len(i) if n == axis else e for n, e in enumerate(values.shape)])
+        return x.gather(axis, wide), x.scatter_add(axis, wide, values), wide
+
+    torch._dynamo.reset()
+    x, i = torch.randn(shape), torch.tensor([1, 0, 1])
+    fast = torch.compile(both, backend="loopnest", dynamic=dynamic)
+    values = torch.randn([3 if n == axis else e for n, e in enumerate(shape)])
+    narrow = torch.randn([e + 1 if n == axis else max(e - 1, 2) for n, e in enumerate(shape)])
+    for own in (values, narrow):
+        found, expected = fast(x, i, own), both(x, i, own)
+        close(found, expected)
+        assert found[2].stride() == expected[2].stride()
+        assert found[2].data_ptr() == i.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("once", "span"), [(torch.randn(1, 1, 4), 4), (torch.randn(4, 3).t()[:, None], 12)]
+)
+def test_an_input_that_torch_repeats_is_read_once(once, span):
+    torch._dynamo.reset()
+    x, y = once.expand(3, 2, 4), torch.randn(3, 2, 4)
+    fast = compiled(lambda x, y: (x * 2.0 + y, x))
+    with recording() as programs:
+        found = fast(x, y)
+    close(found[0], x * 2.0 + y)
+    assert found[1].stride() == x.stride()
+    assert programs[0].found.graph.inputs[0].shape == (span,)
+
+
 def test_an_index_outside_of_its_axis_is_refused_before_anything_runs():
     x = torch.randn(3, 4)
     for function in (

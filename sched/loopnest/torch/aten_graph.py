@@ -80,11 +80,13 @@ class AtenOutput:
     Args:
         number: of the graph's output.
         axes: the order of its axes; None where they stay.
+        shape: to what its axes of one element are then repeated; None where they are not.
         strides: those that torch expects; none where that is not known.
     """
 
     number: int
     axes: tuple[int, ...] | None
+    shape: tuple[Dim, ...] | None
     strides: tuple[Dim, ...]
 
 
@@ -389,9 +391,11 @@ class _Translation:
                 outputs.append((own,))
                 continue
             strides = _strides(self.fakes.get(item))
-            own, axes = _arranged(own, strides, _is_view(item))
+            once = _once(own, strides)
+            shape = None if once is own else own.shape
+            own, axes = _arranged(once, strides, _is_view(item))
             number = ends.setdefault((own, _is_view(item)), len(ends))
-            outputs.append(AtenOutput(number, axes, strides))
+            outputs.append(AtenOutput(number, axes, shape, strides))
         graph = G.Graph(self.vars, [node for node, _ in ends], "aten")
         if any(name not in self.sizes for name in graph_sizes(graph)):
             raise UnknownSizes("no argument says a size")
@@ -401,6 +405,17 @@ class _Translation:
             graph, tuple(self.sources), tuple(self.layouts), self.sizes, tuple(outputs), aliases,
             told, tuple(dict.fromkeys(self.times.values())),
         )  # fmt: skip
+
+
+def _once(node: Node, strides: Sequence[Dim]) -> Node:
+    """Return what torch repeats along axes of stride 0: what lies in memory of a value."""
+    while node.op == "broadcast_to" and node.inputs[0].ndim == node.ndim == len(strides):
+        (source,) = node.inputs
+        rows = zip(node.shape, source.shape, strides, strict=True)
+        if any(own != once and step != 0 for own, once, step in rows):
+            break
+        node = source
+    return node
 
 
 def _arranged(

@@ -149,6 +149,29 @@ def along_axis(x: Node, axis: int, indices: Node) -> Node:
     return _flat(places, x.shape)
 
 
+def _same_for_all(indices: Node, axis: int, shape: Sequence[Dim]) -> Node | None:
+    """Return the indices along an axis where those are the same at all places of other axes.
+
+    None where they are not known to be, or are not for all places of a tensor of this shape.
+    """
+    others = [n for n in range(indices.ndim) if n != axis]
+    if not others or any(indices.shape[n] != shape[n] for n in others):
+        return None
+    once = indices
+    while once.op == "broadcast_to" and once.inputs[0].ndim == indices.ndim:
+        (once,) = once.inputs
+    if any(once.shape[n] != 1 for n in others) or once.shape[axis] != indices.shape[axis]:
+        return None
+    while once.op in ("expand_dims", "reshape"):
+        (once,) = once.inputs  # a kernel checks indices that are its input
+    return G.reshape(once, (indices.shape[axis],))
+
+
+def _corner(x: Node, shape: Sequence[Dim]) -> Node:
+    """Return as many elements of each axis as `shape` has, the first ones."""
+    return x if x.shape == tuple(shape) else G.slice(x, [0] * x.ndim, shape)
+
+
 @translates("gather.default")
 def _gather(call: Call) -> Node:
     """Return the elements that indices name along an axis; one of each row as a choice in the row.
@@ -159,6 +182,8 @@ def _gather(call: Call) -> Node:
     if not x.ndim or indices.ndim != x.ndim:
         raise NotTranslated("of a scalar, or of no element")
     axis = call["dim"] % x.ndim
+    if (places := _same_for_all(indices, axis, x.shape)) is not None:
+        return G.take(x, places, axis)
     rows = tuple([e for i, e in enumerate(indices.shape) if i != axis])
     if indices.shape[axis] != 1 or rows != tuple([e for i, e in enumerate(x.shape) if i != axis]):
         flat = G.reshape(x, (x.tensor_type.size,))
@@ -178,10 +203,14 @@ def _scatter_add(call: Call) -> Node:
         raise NotTranslated("of a scalar, or of no element")
     if call.get("reduce", "sum") != "sum":
         raise NotTranslated("not of a sum")
-    places = along_axis(x, axis % x.ndim, indices)
-    if not call.get("include_self", True):
+    axis, keeps = axis % x.ndim, call.get("include_self", True)
+    values = _corner(values, indices.shape)
+    rows = _same_for_all(indices, axis, x.shape)
+    if rows is not None and keeps:
+        return G.index_add(x, rows, values, axis)
+    places = along_axis(x, axis, indices)
+    if not keeps:
         x = G.put(x, places, G.full(indices.shape, 0, x.dtype))
-    values = G.slice(values, [0] * x.ndim, indices.shape)
     (count,) = (indices.tensor_type.size,)
     flat = G.reshape(x, (x.tensor_type.size,))
     found = G.index_add(flat, G.reshape(places, (count,)), G.reshape(values, (count,)), 0)
@@ -199,7 +228,7 @@ def _scatter(call: Call) -> Node:
         raise NotTranslated("of a scalar, or of no element")
     axis = call["dim"] % x.ndim
     if isinstance(value, Node):
-        value = G.slice(value, [0] * x.ndim, indices.shape)
+        value = _corner(value, indices.shape)
     value = G.broadcast_to(as_node(value, x.dtype), indices.shape)
     rows = [e for i, e in enumerate(x.shape) if i != axis]
     if indices.shape[axis] != 1 or rows != [e for i, e in enumerate(indices.shape) if i != axis]:

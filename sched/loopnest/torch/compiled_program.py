@@ -108,12 +108,15 @@ def _result(
         number = at(value, sizes) if isinstance(value, Expr) else value
         return lambda made: number
     place, axes = output.number, output.axes
+    shape = None if output.shape is None else [at(extent, sizes) for extent in output.shape]
     wanted = tuple([at(step, sizes) for step in output.strides])
 
     def result(made: Sequence[Tensor]) -> Tensor:
         tensor = made[place]
         if axes is not None:
             tensor = tensor.permute(axes)
+        if shape is not None:
+            tensor = tensor.expand(shape)
         return tensor if tensor.stride() == wanted else _strided(tensor, wanted)
 
     return result

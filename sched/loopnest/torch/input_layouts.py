@@ -2,7 +2,8 @@
 
 Torch compiles a graph for the strides of its inputs. One that is C-contiguous is an input of the
 graph as it is. Another (transposed, sliced, repeated, channels last) is its memory from the first
-element to the last, and a view of that at its strides, so that nothing is copied.
+element to the last, and a view of that at its strides, so that nothing is copied; along axes of
+stride 0 that is repeated.
 """
 
 from __future__ import annotations
@@ -56,7 +57,13 @@ class InputLayout:
             var = G.var(name, self.shape, dtype)
             return var, var
         var = G.var(name, (self.span,), dtype)
-        return var, G.strided_view(var, self.shape, self.strides)
+        pairs = zip(self.shape, self.strides, strict=True)
+        once = InputLayout(tuple([1 if step == 0 else e for e, step in pairs]), self.strides)
+        if once.is_contiguous:
+            seen = G.reshape(var, once.shape)
+        else:
+            seen = G.strided_view(var, once.shape, self.strides)
+        return var, G.broadcast_to(seen, self.shape)
 
 
 def contiguous(shape: Sequence[Dim]) -> Shape:
