@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,13 @@ def chain(*shape: int | str, length: int) -> tuple[ln.Fusion, list[ln.TensorView
 def refused(message: str) -> pytest.RaisesExc[ln.ScheduleError]:
     """Expect a ScheduleError with exactly this message."""
     return pytest.raises(ln.ScheduleError, match=f"^{re.escape(message)}$")
+
+
+def taken_back(f: ln.Fusion, *calls: int) -> str:
+    """Return the advice to take back calls of the trace, as refusals give it."""
+    shown = [f"{f.trace[n].call} ({Path(f.trace[n].file).name}:{f.trace[n].line})" for n in calls]
+    them = " and ".join(shown)
+    return f"take back {them}, and make {'it' if len(calls) == 1 else 'them'} after this call"
 
 
 def program(f: ln.Fusion) -> Program:

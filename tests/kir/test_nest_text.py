@@ -137,7 +137,8 @@ DAMAGES = {
     ),
     "a loop": (
         ("for i0 in N", "for i0 of N"),
-        "parse, line 3: 'for i0 of N:' cannot be read; expected for index in extent:  # parallel",
+        "parse, line 3: 'for i0 of N:' cannot be read; expected for index in extent:  # axis, "
+        "parallel",
     ),
     "two types": (
         ("2.0", "i0"),

@@ -100,8 +100,12 @@ REFUSED: list[tuple[Call, Call, str]] = [
     (do_nothing, lambda t: t.allocation_domain.split(2, 4),
      "split(2, 4): axis 2 is out of range; the allocation domain of T1 is [i0: 8, i1: 12]: use "
      "-2..1"),
-    (do_nothing, lambda t: t.allocation_domain.split("0", 4),  # type: ignore[arg-type]
-     "split('0', 4): axis '0' is not an int; axes of an allocation domain are given by position"),
+    (do_nothing, lambda t: t.allocation_domain.split("0", 4),
+     "split('0', 4): the allocation domain of T1 has no axis named '0'; its axes are [i0, i1]: "
+     "none has a name, give a position"),
+    (do_nothing, lambda t: t.allocation_domain.split(0.5, 4),  # type: ignore[arg-type]
+     "split(0.5, 4): axis 0.5 is not an int; axes of an allocation domain are given by position, "
+     "or by name"),
     (do_nothing, lambda t: t.allocation_domain.split(0, 0),
      "split(0, 0): the factor 0 is not allowed; use an int >= 1, the name of a size symbol, "
      "or arithmetic on these"),
@@ -115,8 +119,9 @@ REFUSED: list[tuple[Call, Call, str]] = [
      "12]"),
     (do_nothing, lambda t: t.allocation_domain.reorder([0, 0]),
      "reorder([0, 0]): [0, 0] names an axis or a place twice; each may stand once"),
-    (do_nothing, lambda t: t.allocation_domain.reorder("01"),  # type: ignore[arg-type]
-     "reorder('01'): '01' is no order; use {old: new} or a permutation"),
+    (do_nothing, lambda t: t.allocation_domain.reorder("01"),
+     "reorder('01'): the allocation domain of T1 has no axis named '01'; its axes are [i0, i1]: "
+     "none has a name, give a position"),
     (do_nothing, lambda t: t.allocation_domain.pad(0, -1),
      "pad(0, -1): count=-1 is no number of elements; use an int >= 0"),
     (do_nothing, lambda t: t.allocation_domain.swizzle("xor", 0, 1),  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from helpers.schedule_run import (
     random,
     refused,
     state,
+    taken_back,
 )
 
 # recompute=True
@@ -204,7 +205,7 @@ def test_recompute_cannot_help_where_the_target_itself_is_impossible() -> None:
     with refused(
         "T2.compute_at(y, 1, recompute=True): it would change the leading 1 loops of T2, which "
         "are shared already (compute_at_pos 0, produced_at_pos 1); split, merge and reorder T2 "
-        "in the same way first, or make this call before those that share its loops"
+        "in the same way first, or " + taken_back(f, 0)
     ):
         t2.compute_at(y, 1, recompute=True)
     assert state(f) == before

@@ -312,7 +312,7 @@ def test_terms_replay_functions_refuse_bad_arguments() -> None:
         (lambda: ln.replay_casp(y, t1, 7), "replay_casp(y, T1, 7): position 7 is out of range; "
          "T1 has the leaf axes [i0, i1], so use -3..2"),
         (lambda: ln.replay_pasc(t1, y, True), "replay_pasc(T1, y, True): position True is not an "
-         "int; a position counts leading leaf axes"),
+         "int; a position counts leading leaf axes, or names the innermost of them"),
         (lambda: ln.replay_pasc(x, y, 1), "replay_pasc(x, y, 1): y does not read x; give a "
          "producer and one of its direct consumers"),
         (lambda: ln.replay_casp(t1, y, 1), "replay_casp(T1, y, 1): T1 does not read y; give a "

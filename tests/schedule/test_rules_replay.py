@@ -19,6 +19,7 @@ from helpers.schedule_run import (
     random,
     refused,
     state,
+    taken_back,
 )
 
 
@@ -277,7 +278,7 @@ def test_rule_7_a_pass_that_breaks_a_set_prefix_raises() -> None:
     with refused(
         "T2.compute_at(y, 1): it would change the leading 1 loops of T2, which are shared "
         "already (compute_at_pos 0, produced_at_pos 1); split, merge and reorder T2 in the "
-        "same way first, or make this call before those that share its loops"
+        "same way first, or " + taken_back(f, 0)
     ):
         t2.compute_at(y, 1)
     assert state(f) == before
@@ -323,7 +324,7 @@ def test_rule_9_the_shared_prefix_is_frozen_for_both() -> None:
         why = (
             f"the leading 2 of the leaf axes [i0, i1, i2] of {tensor.name} are frozen: their loops "
             f"are shared by computeAt (compute_at_pos {ca}, produced_at_pos {produced}); change "
-            "only axes from position 2 on, or schedule them before compute_at"
+            f"only axes from position 2 on, or {taken_back(f, 0)}"
         )
         with refused(f"{tensor.name}.split(axis=1, factor=4): {why}"):
             tensor.split(1, 4)
@@ -364,8 +365,7 @@ def test_rule_9_freezes_up_to_the_larger_of_both_positions() -> None:
     with refused(
         "T2.split(axis=2, factor=4): the leading 3 of the leaf axes [i0, i1, i2] of T2 "
         "are frozen: their loops are shared by computeAt (compute_at_pos 1, "
-        "produced_at_pos 3); change only axes from position 3 on, or schedule them before "
-        "compute_at"
+        "produced_at_pos 3); change only axes from position 3 on, or " + taken_back(f, 0, 1)
     ):
         t2.split(2, 4)
     assert state(f) == before

@@ -7,7 +7,16 @@ from collections.abc import Callable
 import pytest
 
 import loopnest as ln
-from helpers.schedule_run import PT, assert_computes, leaf, loops, positions, random, state
+from helpers.schedule_run import (
+    PT,
+    assert_computes,
+    leaf,
+    loops,
+    positions,
+    random,
+    state,
+    taken_back,
+)
 
 
 def example() -> tuple[ln.Fusion, ln.TensorView, ln.TensorView, ln.TensorView, ln.TensorView]:
@@ -204,7 +213,7 @@ def test_a_frozen_tensor_is_not_cached(name: str) -> None:
             getattr(tensor, name)()
         assert str(caught.value) == (
             f"{tensor.name}.{name}(): the leading 1 loops of {tensor.name} are shared already; "
-            "cache a tensor before compute_at"
+            f"cache a tensor before compute_at: {taken_back(f, 0)}"
         )
         assert state(f) == before
 

@@ -90,10 +90,11 @@ def test_a_tensor_that_shares_loops_keeps_its_memory_and_types() -> None:
 
 
 BAD: list[tuple[Callable[[ln.TensorView, ln.TensorView], object], str]] = [
-    (lambda t, y: t.compute_at(y, "1"),  # type: ignore[arg-type]
-     "T1.compute_at(y, '1'): position '1' is not an int; a position counts leading leaf axes"),
+    (lambda t, y: t.compute_at(y, "1"),
+     "T1.compute_at(y, '1'): y has no axis named '1'; its axes are [i0 I, i1 J]"),
     (lambda t, y: t.compute_at(y, True),
-     "T1.compute_at(y, True): position True is not an int; a position counts leading leaf axes"),
+     "T1.compute_at(y, True): position True is not an int; a position counts leading leaf axes, or "
+     "names the innermost of them"),
     (lambda t, y: t.compute_at(None, 1),  # type: ignore[arg-type]
      "T1.compute_at(None, 1): None is no TensorView"),
     (lambda t, y: t.compute_at("y", 1),  # type: ignore[arg-type]
@@ -106,7 +107,8 @@ BAD: list[tuple[Callable[[ln.TensorView, ln.TensorView], object], str]] = [
     (lambda t, y: t.inline_at(-4),
      "T1.inline_at(-4): position -4 is out of range; T1 has the leaf axes [i0, i1], so use -3..2"),
     (lambda t, y: t.inline_at(None),  # type: ignore[arg-type]
-     "T1.inline_at(None): position None is not an int; a position counts leading leaf axes"),
+     "T1.inline_at(None): position None is not an int; a position counts leading leaf axes, or "
+     "names the innermost of them"),
 ]  # fmt: skip
 
 

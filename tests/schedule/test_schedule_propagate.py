@@ -165,7 +165,7 @@ BAD: list[tuple[Callable[[ln.TensorView, ln.TensorView], object], str]] = [
     (lambda x, y: ln.propagate(y, -4), "propagate(y, -4): position -4 is out of range; y has the "
      "leaf axes [i0, i1], so use -3..2"),
     (lambda x, y: ln.propagate(y, 1.5), "propagate(y, 1.5): position 1.5 is not an int; "  # type: ignore[arg-type]
-     "a position counts leading leaf axes"),
+     "a position counts leading leaf axes, or names the innermost of them"),
     (lambda x, y: ln.propagate(x), "propagate(x, -1): x is an input, which has no loops of its "
      "own; only cache_after and compute_at apply to inputs"),
     (lambda x, y: ln.propagate("y"), "propagate('y'): it is no TensorView"),  # type: ignore[arg-type]

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from helpers.schedule_run import PT, assert_computes, leaf, loops, positions, random, state
+from helpers.schedule_run import (
+    PT,
+    assert_computes,
+    leaf,
+    loops,
+    positions,
+    random,
+    state,
+    taken_back,
+)
 
 
 def reduced(
@@ -248,10 +257,10 @@ BAD: list[tuple[Callable[[ln.TensorView], object], str]] = [
     (lambda y: y.rfactor((1, -2)),
      "y.rfactor((1, -2)): axis 1 of y is named twice; name each reduction axis once"),
     (lambda y: y.rfactor([]), "y.rfactor([]): no axis is named; the leaf axes are [i0, r1, r2]"),
-    (lambda y: y.rfactor("1"), "y.rfactor('1'): axis '1' is not an int; "  # type: ignore[arg-type]
-     "leaf axes are given by position"),
+    (lambda y: y.rfactor("1"), "y.rfactor('1'): y has no axis named '1'; "
+     "its axes are [i0 I, r1, r2]"),
     (lambda y: y.rfactor(None), "y.rfactor(None): axis None is not an int; "  # type: ignore[arg-type]
-     "leaf axes are given by position"),
+     "leaf axes are given by position, or by name"),
     (lambda y: y.producers[0].rfactor(0), "x.rfactor(0): x is an input, which has no loops of its "
      "own; only cache_after and compute_at apply to inputs"),
 ]  # fmt: skip
@@ -280,7 +289,7 @@ def test_what_is_no_reduction_or_frozen_is_not_factored() -> None:
         t.rfactor(1)
     assert str(caught.value) == (
         "T2.rfactor(1): the leading 1 loops of T2 are shared already; call rfactor before "
-        "compute_at"
+        f"compute_at: {taken_back(f, 1)}"
     )
     with pytest.raises(ln.ScheduleError) as caught:
         f["T1"].rfactor(0)

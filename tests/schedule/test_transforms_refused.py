@@ -30,12 +30,12 @@ Call = Callable[[ln.TensorView], object]
 BAD: list[tuple[Call, str]] = [
     (lambda y: y.split(3, 4), f"y.split(axis=3, factor=4): axis 3 is out of range; {AXES}"),
     (lambda y: y.split(-4, 4), f"y.split(axis=-4, factor=4): axis -4 is out of range; {AXES}"),
-    (lambda y: y.split("i0", 4), "y.split(axis='i0', factor=4): axis 'i0' is not an int; "  # type: ignore[arg-type]
-     "leaf axes are given by position"),
+    (lambda y: y.split("i0", 4), "y.split(axis='i0', factor=4): y has no axis named 'i0'; "
+     "its axes are [i0 N, i1 D, b2]"),
     (lambda y: y.split(True, 4), "y.split(axis=True, factor=4): axis True is not an int; "
-     "leaf axes are given by position"),
+     "leaf axes are given by position, or by name"),
     (lambda y: y.split(1.0, 4), "y.split(axis=1.0, factor=4): axis 1.0 is not an int; "  # type: ignore[arg-type]
-     "leaf axes are given by position"),
+     "leaf axes are given by position, or by name"),
     (lambda y: y.split(0, 0),
      f"y.split(axis=0, factor=0): the factor 0 is not allowed; {NO_FACTOR}"),
     (lambda y: y.split(0, -2),
@@ -63,7 +63,7 @@ BAD: list[tuple[Call, str]] = [
      "is none to merge it with; name the inner axis: merge(2, other)"),
     (lambda y: y.merge(0, 3), f"y.merge(0, 3): axis 3 is out of range; {AXES}"),
     (lambda y: y.merge(None), "y.merge(None): axis None is not an int; "  # type: ignore[arg-type]
-     "leaf axes are given by position"),
+     "leaf axes are given by position, or by name"),
     (lambda y: y.reorder([0, 1]),
      "y.reorder([0, 1]): the permutation [0, 1] names 2 axes; y has 3 leaf axes [i0, i1, b2]"),
     (lambda y: y.reorder([0, 1, 1]),
@@ -74,10 +74,10 @@ BAD: list[tuple[Call, str]] = [
      "y.reorder({0: 1, 2: 1}): {0: 1, 2: 1} names an axis or a place twice; each may stand once"),
     (lambda y: y.reorder({0: 3}), f"y.reorder({{0: 3}}): axis 3 is out of range; {AXES}"),
     (lambda y: y.reorder({4: 0}), f"y.reorder({{4: 0}}): axis 4 is out of range; {AXES}"),
-    (lambda y: y.reorder("021"),  # type: ignore[arg-type]
-     "y.reorder('021'): '021' is no order; use {old: new} or a permutation"),
-    (lambda y: y.reorder(3),  # type: ignore[arg-type]
-     "y.reorder(3): 3 is no order; use {old: new} or a permutation"),
+    (lambda y: y.reorder("021"),
+     "y.reorder('021'): y has no axis named '021'; its axes are [i0 N, i1 D, b2]"),
+    (lambda y: y.reorder(3),
+     "y.reorder(3): 3 is no order; use {old: new}, a permutation, or axes by name"),
     (lambda y: y.parallelize({3: PT.grid_x}),
      f"y.parallelize({{3: grid_x}}): axis 3 is out of range; {AXES}"),
     (lambda y: y.parallelize([PT.grid_x]),  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ BAD: list[tuple[Call, str]] = [
     (lambda y: y.pin(7), f"y.pin(7): axis 7 is out of range; {AXES}"),
     (lambda y: y.axis(3), f"y.axis(3): axis 3 is out of range; {AXES}"),
     (lambda y: y.axis(None), "y.axis(None): axis None is not an int; "  # type: ignore[arg-type]
-     "leaf axes are given by position"),
+     "leaf axes are given by position, or by name"),
     (lambda y: y.producers[0].split(0, 4), "x.split(axis=0, factor=4): x is an input, which has no "
      "loops of its own; only cache_after and compute_at apply to inputs"),
     (lambda y: y.producers[0].merge(0), "x.merge(0): x is an input, which has no "

@@ -27,16 +27,25 @@ DECLARATIONS = [
         "main['nothing']: no tensor has this name; the tensors are x, i, b, u, r, m, s",
         "",
     ),
-    ('f.input("x", ("N",), ln.float32)', "input('x', ('N',)): the name 'x' is taken already", ""),
+    (
+        'f.input("x", ("N",), ln.float32)',
+        "input('x', ('N',)): the name 'x' is taken already",
+        "use another one, such as 'x_2'",
+    ),
     (
         'f.input("alpha", ("N",), ln.float32)',
         "input('alpha', ('N',)): the name 'alpha' is taken already",
-        "",
+        "use another one, such as 'alpha_2'",
     ),
     (
         'f.input("N", ("N",), ln.float32)',
         "input('N', ('N',)): the name 'N' is a size symbol already",
-        "",
+        "use another one, such as 'N_values'",
+    ),
+    (
+        'f.input("fresh", ("fresh",), ln.float32)',
+        "input('fresh', ('fresh',)): the name 'fresh' is a size symbol already",
+        "use another one, such as 'fresh_values'",
     ),
     (
         'f.input("T3", ("N",), ln.float32)',
@@ -54,7 +63,7 @@ DECLARATIONS = [
     (
         'f.input("y", ("x",), ln.float32)',
         "input('y', ('x',)): 'x' is the name of an argument already",
-        "",
+        "name the size otherwise, such as 'x_size'",
     ),
     ('f.input("y", (-1,), ln.float32)', "input('y', (-1,)): -1 is no extent", EXTENT),
     ('f.input("y", (True,), ln.float32)', "input('y', (True,)): True is no extent", EXTENT),
@@ -65,16 +74,32 @@ DECLARATIONS = [
         "input('y', ('N',)): <class 'numpy.float32'> is no element type",
         TYPES,
     ),
-    ('f.scalar("x", ln.float32)', "scalar('x'): the name 'x' is taken already", ""),
+    (
+        'f.scalar("x", ln.float32)',
+        "scalar('x'): the name 'x' is taken already",
+        "use another one, such as 'x_2'",
+    ),
     ('f.scalar("beta", float)', "scalar('beta'): <class 'float'> is no element type", TYPES),
-    ('f.scalar("D", ln.int32)', "scalar('D'): the name 'D' is a size symbol already", ""),
-    ('x.named("b")', "x.named('b'): the name 'b' is taken already", ""),
+    (
+        'f.scalar("D", ln.int32)',
+        "scalar('D'): the name 'D' is a size symbol already",
+        "use another one, such as 'D_values'",
+    ),
+    (
+        'x.named("b")',
+        "x.named('b'): the name 'b' is taken already",
+        "use another one, such as 'b_2'",
+    ),
     (
         'x.named("T1")',
         "x.named('T1'): the name 'T1' is reserved; names like T3 are given automatically",
         "",
     ),
-    ('f.output(x + 1, "b")', "output('b'): the name 'b' is taken already", ""),
+    (
+        'f.output(x + 1, "b")',
+        "output('b'): the name 'b' is taken already",
+        "use another one, such as 'b_2'",
+    ),
     ('f.output(x + 1, "2y")', "output('2y'): the name '2y' is not an identifier", ""),
     (
         'f.output(z, "y")',

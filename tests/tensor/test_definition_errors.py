@@ -6,6 +6,7 @@ import pytest
 
 import loopnest as ln
 from helpers.named_operands import names
+from helpers.schedule_run import taken_back
 from loopnest.tensor.ops.operands import ScalarOperand
 
 OPERAND = "use TensorViews, scalars of the fusion, sizes or Python numbers"
@@ -258,7 +259,7 @@ EXPRESSIONS = [
     (
         'ln.expand(u, ("N", "x"))',
         "expand(u, ('N', 'x')): 'x' is the name of an argument already",
-        "",
+        "name the size otherwise, such as 'x_size'",
     ),
     ('ln.expand(u, ("N", 2.5))', "expand(u, ('N', 2.5)): 2.5 is no extent", EXTENT),
     (
@@ -367,7 +368,7 @@ def test_consumer_of_an_inlined_tensor() -> None:
                 call()
             assert str(caught.value) == (
                 f"{text}: T1 is computed inside its consumers already (compute_at_pos 1); "
-                "define all consumers of a tensor before it is inlined"
+                f"define all consumers of a tensor before it is inlined: {taken_back(f, 0)}"
             )
 
 

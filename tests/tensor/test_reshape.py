@@ -160,13 +160,15 @@ REFUSED = [
      "'N * K'"),
     ("ln.reshape(z, ('N *',))", "reshape(z, ('N *',)): the size 'N *' cannot be read; write "
      "integers and size symbols with + - * // %, such as 'N * K'"),
-    ("ln.reshape(z, ('x', -1))", "reshape(z, ('x', -1)): 'x' is the name of an argument already"),
+    ("ln.reshape(z, ('x', -1))", "reshape(z, ('x', -1)): 'x' is the name of an argument already; "
+     "name the size otherwise, such as 'x_size'"),
     ("ln.flatten(x, 1, 0)", "flatten(x, start=1, stop=0): axis 0 stands before axis 1; stop is the "
      "last axis taken in"),
     ("ln.flatten(x, 2)", "flatten(x, start=2, stop=-1): axis 2 is out of range; x has 2 axes, so "
      "use -2..1"),
     ("f.symbol(3)", "symbol(3): the name is no string"),
-    ("f.symbol('x')", "symbol('x'): 'x' is the name of an argument already"),
+    ("f.symbol('x')", "symbol('x'): 'x' is the name of an argument already; "
+     "name the size otherwise, such as 'x_size'"),
 ]  # fmt: skip
 
 

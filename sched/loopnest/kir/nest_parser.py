@@ -92,6 +92,14 @@ def _declared(text: str, expected: str) -> list[tuple[str, ast.expr | None]]:
     raise Unreadable(expected)
 
 
+def _loop_mark(mark: str) -> tuple[str, ParallelType]:
+    """Return the name of a loop's axis and its parallel type, of ``do, grid_x`` or one of them."""
+    name, _, how = mark.rpartition(", ")
+    if name or how in ParallelType.__members__:
+        return name, ParallelType(how)
+    return how, ParallelType.serial
+
+
 class NestParser(ExprParser):
     """Reads a nest text line by line."""
 
@@ -246,7 +254,7 @@ class NestParser(ExprParser):
 
     def loop(self, indent: int, name: str, span: str, extent: str, mark: str) -> kir.Stmt:
         """Read a loop with its body."""
-        parallel = ParallelType(mark or "serial")
+        label, parallel = _loop_mark(mark)
         self.names[name] = var = Index(name, self.expression(extent))
         if parallel.is_thread and parallel not in self.given:
             self.extend(parallel, var.extent)
@@ -257,7 +265,7 @@ class NestParser(ExprParser):
             if start is not ZERO:
                 tests.insert(0, Op("le", (start, var), dtypes.bool_))
             body = (kir.If(all_of(tests), body, (), BOUND),)
-        return kir.Loop(var, parallel, name, body)
+        return kir.Loop(var, parallel, f"{name}.{label}" if label else name, body)
 
     def extend(self, dimension: ParallelType, extent: Expr) -> None:
         """Let the launch have at least this extent along a dimension."""
@@ -425,8 +433,8 @@ def _index(op: str, *args: Expr) -> Expr:
 
 FORMS: Mapping[str, tuple[str, str, Callable[..., kir.Stmt]]] = {
     "for ": (
-        r"for (\w+) in (?:(.*\.\..*) of )?(.*):(?:\s+# (\w+))?",
-        "for index in extent:  # parallel",
+        r"for (\w+) in (?:(.*\.\..*) of )?(.*):(?:\s+# (\w+(?:, \w+)?))?",
+        "for index in extent:  # axis, parallel",
         NestParser.loop,
     ),
     "if ": (r"if (.*):", _LINE, NestParser.branch),

@@ -108,14 +108,14 @@ class _Nest:
                 assert_never(node)
 
     def _loop(self, node: Loop, pad: str) -> None:
-        serial = node.parallel is ParallelType.serial
-        mark = "" if serial else f"  # {node.parallel.value}"
+        how = "" if node.parallel is ParallelType.serial else node.parallel.value
+        mark = ", ".join([part for part in (node.axis_name, how) if part])
         bounds = loop_bounds(node, self.algebra)
         span, body = f"{node.var.extent}", node.body
         if bounds is not None:
             self.places.setdefault(bounds.guard, len(self.lines) + 1)
             span, body = f"{bounds.start}..{bounds.stop} of {span}", bounds.body
-        self.lines.append(f"{pad}for {node.index} in {span}:{mark}")
+        self.lines.append(f"{pad}for {node.index} in {span}:" + (f"  # {mark}" if mark else ""))
         self._nested(body, pad)
 
     def _nested(self, body: tuple[Stmt, ...], pad: str) -> None:

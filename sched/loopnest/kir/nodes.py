@@ -76,6 +76,7 @@ Every node is compared by identity, carries the place in the user's code that it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar, assert_never
@@ -89,6 +90,9 @@ from loopnest.scalar.origin import Origin
 
 Item = TypeVar("Item")
 
+_UNNAMED = re.compile(r"[irb]\d+")
+"""How an axis without a name is called beside its tensor."""
+
 WHOLE_ELEMENTS = frozenset({"init", "merge", "finish"})
 """Roles of stores that concern a logical element, not a single point that a reduction folds."""
 
@@ -101,7 +105,8 @@ class Loop:
     Args:
         var: the index; its `extent` is the loop's.
         parallel: how it runs.
-        axis: the leaf axis of the tensor that gave it its shape, as ``T3.i0``.
+        axis: the leaf axis of the tensor that gave it its shape, as ``T3.i0``, or ``T3.do`` where
+            the user named it.
         body: statements.
     """
 
@@ -110,6 +115,12 @@ class Loop:
     axis: str
     body: tuple[Stmt, ...]
     origin: Origin | None = None
+
+    @property
+    def axis_name(self) -> str:
+        """The name that the user gave its axis, "" where it has none."""
+        label = self.axis.partition(".")[2]
+        return "" if _UNNAMED.fullmatch(label) else label
 
     @property
     def index(self) -> str:

@@ -383,7 +383,7 @@ def _program(state: State) -> Program:
 
 def _about(tensor: TensorView) -> str:
     """Return the math of a tensor and its loops, for messages."""
-    axes = ", ".join([f"{a.kind.letter}{i}: {a.size}" for i, a in enumerate(tensor.domain.leaf)])
+    axes = ", ".join([f"{a.label(i)}: {a.size}" for i, a in enumerate(tensor.domain.leaf)])
     shared = tensor.compute_at_pos
     return f"{tensor.name} = {right_side(tensor)} has the axes [{axes}], " + (
         f"of which it shares the leading {shared} with its consumers"

@@ -257,7 +257,7 @@ def _bound(plan: LoopPlan, tensor: TensorView, axis: IterDomain) -> str:
 
 
 def _named(tensor: TensorView, axis: IterDomain) -> str:
-    return f"{axis.kind.letter}{tensor.domain.leaf.index(axis)}: {axis.size}"
+    return f"{axis.label(tensor.domain.leaf.index(axis))}: {axis.size}"
 
 
 def _check_vectors(plan: LoopPlan, tensor: TensorView) -> None:

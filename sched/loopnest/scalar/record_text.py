@@ -198,7 +198,8 @@ class _RecordWriter(TextFormat):
         """Return the label of a member."""
         found = self.labels.get(member)
         if found is None:
-            word = getattr(member, "name", "") or self.members[type(member).__name__].word
+            kind = self.members[type(member).__name__]
+            word = (getattr(member, "name", "") if "name" in kind.fields else "") or kind.word
             word = word if word.isidentifier() else "_"
             number = self.counts.get(word, int(word in RESERVED)) + 1
             self.counts[word] = number

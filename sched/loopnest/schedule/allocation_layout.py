@@ -13,8 +13,10 @@ from loopnest.schedule.allocation_steps import (
     require_xor,
 )
 from loopnest.schedule.atomic_folds import require_not_atomic
-from loopnest.schedule.transaction import PrimitiveRefused, leaf_position, primitive
+from loopnest.schedule.axis_places import leaf_position, place_text
+from loopnest.schedule.transaction import PrimitiveRefused, primitive
 from loopnest.tensor.allocation_domain import AllocationDomain, derived_axes
+from loopnest.tensor.axis_names import Axis, AxisKey
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.layout_transforms import (
     is_power_of_two,
@@ -30,7 +32,9 @@ MOST_STAGES = 32
 
 @primitive
 def set_allocation(
-    tensor: TensorView, order: Sequence[int] | None = None, pad: Mapping[int, int] | None = None
+    tensor: TensorView,
+    order: Sequence[Axis] | None = None,
+    pad: Mapping[AxisKey, int] | None = None,
 ) -> TensorView:
     """Lay out a buffer in another order, or with gaps; see `TensorView.set_allocation`.
 
@@ -78,7 +82,7 @@ def _permutation(tensor: TensorView, order: object) -> list[int]:
 
 
 @primitive
-def swizzle(tensor: TensorView, kind: Swizzle, a: int, b: int) -> TensorView:
+def swizzle(tensor: TensorView, kind: Swizzle, a: Axis, b: Axis) -> TensorView:
     """Permute the elements of a SHARED buffer; see `TensorView.swizzle`.
 
     Raises:
@@ -114,8 +118,8 @@ def _require_stored(tensor: TensorView, axes: Iterable[IterDomain]) -> None:
     for axis in axes:
         if axis.is_reduction:
             raise PrimitiveRefused(
-                f"axis {tensor.domain.leaf.index(axis)} of {tensor.name} is a reduction, which its "
-                "buffer does not have",
+                f"axis {place_text(axis, tensor.domain.leaf.index(axis))} of {tensor.name} is a "
+                "reduction, which its buffer does not have",
                 "name iteration axes",
             )
 

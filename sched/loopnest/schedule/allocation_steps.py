@@ -7,14 +7,17 @@ the axes of the buffer; padding and swizzles come last, on axes that are not spl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Concatenate, ParamSpec
 
 from loopnest.scalar.enums import Memory, Swizzle
 from loopnest.scalar.expr import Expr, whole
 from loopnest.schedule.atomic_folds import require_not_atomic
+from loopnest.schedule.axis_places import named_place, new_places
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_flag
 from loopnest.schedule.transforms import factor_of
 from loopnest.tensor.allocation_domain import AllocationDomain, derived_axes
+from loopnest.tensor.axis_names import Axis, AxisKey
 from loopnest.tensor.domain import IterDomain, Merge, Split
 from loopnest.tensor.layout_transforms import (
     Padding,
@@ -39,7 +42,7 @@ def _step(
 
 @_step
 def split(
-    tensor: TensorView, axis: int, factor: int | str | Expr, *, inner: bool = True
+    tensor: TensorView, axis: Axis, factor: int | str | Expr, *, inner: bool = True
 ) -> AllocationDomain:
     """Split an axis in two; see `AllocationDomain.split`."""
     axes = _axes(tensor)
@@ -51,7 +54,7 @@ def split(
 
 
 @_step
-def merge(tensor: TensorView, axis: int, other: int | None = None) -> AllocationDomain:
+def merge(tensor: TensorView, axis: Axis, other: Axis | None = None) -> AllocationDomain:
     """Merge two axes into one; see `AllocationDomain.merge`."""
     axes = _axes(tensor)
     outer = _plain(tensor, axes, axis, "merge")
@@ -72,36 +75,22 @@ def merge(tensor: TensorView, axis: int, other: int | None = None) -> Allocation
 
 
 @_step
-def reorder(tensor: TensorView, order: Mapping[int, int] | Sequence[int]) -> AllocationDomain:
+def reorder(
+    tensor: TensorView,
+    order: Mapping[AxisKey, Axis] | Sequence[Axis] | int,
+    *more: Axis,
+) -> AllocationDomain:
     """Permute the axes in memory; see `AllocationDomain.reorder`."""
     axes = _axes(tensor)
-    moves = _moves(tensor, axes, order)
+    listed = f"the allocation domain of {tensor.name} is {AllocationDomain(tensor)}"
+    moves = new_places((order, *more), len(axes), partial(_place, tensor, axes), listed)
     free = iter([axis for place, axis in enumerate(axes) if place not in moves])
     wanted = {new: axes[old] for old, new in moves.items()}
     return _bind(tensor, [wanted[n] if n in wanted else next(free) for n in range(len(axes))])
 
 
-def _moves(tensor: TensorView, axes: Sequence[IterDomain], order: object) -> dict[int, int]:
-    """Return the new position by the old one, of the axes that `order` names."""
-    if isinstance(order, Mapping):
-        pairs = [(old, new) for old, new in order.items()]
-    elif isinstance(order, Sequence) and not isinstance(order, str):
-        if len(order) != len(axes):
-            raise PrimitiveRefused(
-                f"the permutation {list(order)!r} names {len(order)} axes",
-                f"the allocation domain of {tensor.name} is {AllocationDomain(tensor)}",
-            )
-        pairs = [(old, new) for new, old in enumerate(order)]
-    else:
-        raise PrimitiveRefused(f"{order!r} is no order", "use {old: new} or a permutation")
-    moves = {_place(tensor, axes, old): _place(tensor, axes, new) for old, new in pairs}
-    if len(moves) != len(pairs) or len(set(moves.values())) != len(pairs):
-        raise PrimitiveRefused(f"{order!r} names an axis or a place twice", "each may stand once")
-    return moves
-
-
 @_step
-def pad(tensor: TensorView, axis: int, count: int) -> AllocationDomain:
+def pad(tensor: TensorView, axis: Axis, count: int) -> AllocationDomain:
     """Add unused elements to an axis; see `AllocationDomain.pad`."""
     axes = _axes(tensor)
     place = _place(tensor, axes, axis)
@@ -111,7 +100,7 @@ def pad(tensor: TensorView, axis: int, count: int) -> AllocationDomain:
 
 
 @_step
-def swizzle(tensor: TensorView, kind: Swizzle, a: int, b: int) -> AllocationDomain:
+def swizzle(tensor: TensorView, kind: Swizzle, a: Axis, b: Axis) -> AllocationDomain:
     """Permute the elements of two axes of a SHARED buffer; see `AllocationDomain.swizzle`."""
     axes = _axes(tensor)
     require_xor(tensor, kind)
@@ -217,10 +206,14 @@ def _bind(tensor: TensorView, axes: Sequence[IterDomain]) -> AllocationDomain:
 
 def _place(tensor: TensorView, axes: Sequence[IterDomain], axis: object) -> int:
     """Return a position in the allocation domain, counted from the front."""
+    if isinstance(axis, str):
+        stored = [stored_axis(a) for a in axes]
+        return named_place(stored, axis, f"the allocation domain of {tensor.name}")
     position, count = whole(axis), len(axes)
     if position is None:
         raise PrimitiveRefused(
-            f"axis {axis!r} is not an int", "axes of an allocation domain are given by position"
+            f"axis {axis!r} is not an int",
+            "axes of an allocation domain are given by position, or by name",
         )
     if not -count <= position < count:
         allowed = f"use {-count}..{count - 1}" if count else "it has no axis to name"

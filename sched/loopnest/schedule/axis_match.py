@@ -140,7 +140,7 @@ class Match:
         known = [own for own in self.target.history if not own.inputs and own.key == step.key]
         own = next((own for own in known if own not in self.dropped), None)
         if own is None:
-            own = step.replay((), self.algebra)
+            own = step.replay_named((), self.algebra)
             self.added.append(own)
         self.image.update(zip(step.outputs, own.outputs, strict=True))
 
@@ -241,7 +241,7 @@ class Match:
             # cannot.
             for axis in images:
                 self.drop_use(axis)
-            own = step.replay(images, self.algebra)
+            own = step.replay_named(images, self.algebra)
             self.added.append(own)
         assert own is not None
         # Past a merge that `settle` followed, an image stands for more points than the source's

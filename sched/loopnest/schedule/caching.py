@@ -15,6 +15,7 @@ from loopnest.schedule.cloning import (
 from loopnest.schedule.launches import hand_over_launch
 from loopnest.schedule.replay import consumer_as_producer
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
+from loopnest.tensor.intents import take_back
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -117,7 +118,7 @@ def _require_unfrozen(tensor: TensorView) -> None:
     if tensor.frozen:
         raise PrimitiveRefused(
             f"the leading {tensor.frozen} loops of {tensor.name} are shared already",
-            "cache a tensor before compute_at",
+            f"cache a tensor before compute_at: {take_back(tensor)}",
         )
 
 

@@ -18,7 +18,7 @@ def clone_domain(
     """Return a copy of `domain` on fresh axes, and the map from old to new."""
     image = {axis: _twin(axis) for axis in domain.root}
     for step in domain.history:
-        copy = step.replay([image[axis] for axis in step.inputs], algebra)
+        copy = step.replay_named([image[axis] for axis in step.inputs], algebra)
         for old, new in zip(step.outputs, copy.outputs, strict=True):
             new.kind, new.size = old.kind, old.size
             new.parallel, new.pinned, new.origin = old.parallel, old.pinned, old.origin
@@ -34,6 +34,7 @@ def clone_domain(
 def _twin(axis: IterDomain) -> IterDomain:
     new = IterDomain(axis.size, axis.kind)
     new.parallel, new.pinned, new.origin = axis.parallel, axis.pinned, axis.origin
+    new.names, new.is_named = axis.names, axis.is_named
     return new
 
 
@@ -58,7 +59,7 @@ def carry_allocation(tensor: TensorView, old: TensorDomain) -> None:
         inputs = tuple([image[axis] for axis in step.inputs])
         own = domain.uses.get(inputs[0])
         if own is None or own.key != step.key or own.inputs != inputs:
-            own = step.replay(inputs, algebra)
+            own = step.replay_named(inputs, algebra)
         image.update(zip(step.outputs, own.outputs, strict=True))
     tensor.bind(domain.with_allocation([image[axis] for axis in old.allocation]))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.schedule import chains, recomputation
+from loopnest.schedule.axis_places import leading_position, place_text
 from loopnest.schedule.fold_order import carries
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import (
@@ -31,19 +32,20 @@ from loopnest.schedule.root_maps import pairs, windowed
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
-    leading_position,
     primitive,
     require_flag,
     require_tensor,
 )
+from loopnest.tensor.axis_names import Axis
 from loopnest.tensor.domain import TensorDomain
+from loopnest.tensor.intents import take_back
 from loopnest.tensor.overlapping_tiles import overlaps, same_loops
 from loopnest.tensor.tensor_view import TensorView
 
 
 @primitive
 def compute_at(
-    producer: TensorView, consumer: TensorView, pos: int, *, recompute: bool = False
+    producer: TensorView, consumer: TensorView, pos: Axis, *, recompute: bool = False
 ) -> TensorView:
     """Compute `producer` inside the leading `pos` loops of `consumer`.
 
@@ -102,7 +104,8 @@ def target_position(target: TensorView, pos: object) -> int:
         if axis.pinned or axis.parallel is ParallelType.vectorize:
             how = "pinned" if axis.pinned else "vectorized"
             raise PrimitiveRefused(
-                f"position {place} lies past axis {number} of {target.name}, which is {how}",
+                f"position {place} lies past axis {place_text(axis, number)} of {target.name}, "
+                f"which is {how}",
                 f"use a position up to {number}",
             )
     return place
@@ -205,8 +208,7 @@ def rebind_unfrozen(tensor: TensorView, domain: TensorDomain) -> None:
             f"it would change the leading {frozen} loops of {tensor.name}, which are shared "
             f"already (compute_at_pos {tensor.compute_at_pos}, "
             f"produced_at_pos {tensor.produced_at_pos})",
-            f"split, merge and reorder {tensor.name} in the same way first, or make this call "
-            "before those that share its loops",
+            f"split, merge and reorder {tensor.name} in the same way first, or {take_back(tensor)}",
         )
     if domain is not tensor.domain:
         tensor.bind(domain)
@@ -226,7 +228,7 @@ def require_aligned(tensor: TensorView) -> None:
             raise PrimitiveRefused(
                 f"{producer.name} is computed in the loops of {tensor.name} already, which the "
                 "call would replace",
-                f"place {tensor.name} first, then {producer.name}",
+                f"place {tensor.name} first, then {producer.name}: {take_back(producer)}",
             )
 
 
@@ -394,7 +396,8 @@ def _require_free(tensor: TensorView, holder: TensorView, number: int) -> None:
     if axis.pinned or axis.parallel is ParallelType.vectorize:
         how = "pinned" if axis.pinned else "vectorized"
         raise PrimitiveRefused(
-            f"{tensor.name} would be inlined past axis {number} of {holder.name}, which is {how}",
+            f"{tensor.name} would be inlined past axis {place_text(axis, number)} of "
+            f"{holder.name}, which is {how}",
             "use a smaller position",
         )
 

@@ -11,6 +11,7 @@ from loopnest.errors import ScheduleError
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE
 from loopnest.schedule import recomputation
+from loopnest.schedule.axis_places import leading_position, place_text
 from loopnest.schedule.compute_at import (
     joins_plainly,
     rebind_unfrozen,
@@ -26,12 +27,12 @@ from loopnest.schedule.root_maps import windowed
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
-    leading_position,
     listed,
     primitive,
     require_computed,
     require_flag,
 )
+from loopnest.tensor.axis_names import Axis
 from loopnest.tensor.domain import TensorDomain, ancestors
 from loopnest.tensor.fusion import Fusion, current_fusion
 from loopnest.tensor.intents import Intent, LeftBehind
@@ -86,7 +87,7 @@ def _conflict(fusion: Fusion, head: TensorView, pos: int) -> str:
 
 
 @primitive
-def inline_at(tensor: TensorView, pos: int) -> TensorView:
+def inline_at(tensor: TensorView, pos: Axis) -> TensorView:
     """Share the leading `pos` loops of `tensor` with its consumers; see `TensorView.inline_at`.
 
     Raises:
@@ -157,8 +158,8 @@ def _refuse_barred(tensor: TensorView, place: int, largest: int) -> None:
                     if axis.pinned or axis.parallel in _STRICT:
                         how = "pinned" if axis.pinned else "vectorized"
                         raise PrimitiveRefused(
-                            f"position {place} lies past axis {number} of {holder.name}, "
-                            f"which is {how}",
+                            f"position {place} lies past axis {place_text(axis, number)} of "
+                            f"{holder.name}, which is {how}",
                             f"the largest legal position is {largest}",
                         )
 
@@ -287,7 +288,7 @@ def _unlike(
 ) -> LeftBehind:
     """Say why the next axis of a tensor is no loop that all of its consumers have."""
     axis = tensor.domain.leaf[pos]
-    name = f"{axis.kind.letter}{pos}"
+    name = axis.label(pos)
     whole = f"{tensor.name}.memory = ln.SHARED or ln.GLOBAL holds it whole"
     if axis.is_reduction:
         why = f"its reduction axis {name} stands in front of what it keeps"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from loopnest.schedule.axis_places import leading_position
 from loopnest.schedule.overlap import WindowReplay, whole_loops
 from loopnest.schedule.replay import consumer_as_producer, producer_as_consumer
-from loopnest.schedule.transaction import PrimitiveRefused, leading_position
+from loopnest.schedule.transaction import PrimitiveRefused
+from loopnest.tensor.axis_names import Axis
 from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
-def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[TensorDomain, int]:
+def replay_pasc(producer: TensorView, consumer: TensorView, pos: Axis) -> tuple[TensorDomain, int]:
     """Return what `producer` becomes when it is replayed as its direct consumer.
 
     With ``T2 [i0: ceildiv(I, 4), i1: 4, i2: J]`` and ``T1 [i0: I, i1: J]``, ``replay_pasc(T1, T2,
@@ -21,7 +23,8 @@ def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[T
     Args:
         producer: a tensor that `consumer` reads.
         consumer: has the loops that are wanted.
-        pos: how many of the consumer's leading leaf axes; negative: ``pos += ndim + 1``.
+        pos: how many of the consumer's leading leaf axes; negative: ``pos += ndim + 1``; or the
+            name of the innermost of them.
 
     Returns:
         The producer's domain with these axes in front, and how many of its leading axes they are.
@@ -54,7 +57,7 @@ def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[T
     return _replayed("replay_pasc", producer, consumer, pos, replay)
 
 
-def replay_casp(consumer: TensorView, producer: TensorView, pos: int) -> tuple[TensorDomain, int]:
+def replay_casp(consumer: TensorView, producer: TensorView, pos: Axis) -> tuple[TensorDomain, int]:
     """Return what `consumer` becomes when it is replayed as its direct producer.
 
     With ``T1 [i0: I, r1: R, i2: K]`` and ``T2 [i0: I, i1: K]``, ``replay_casp(T2, T1, 2)`` gives
@@ -64,7 +67,8 @@ def replay_casp(consumer: TensorView, producer: TensorView, pos: int) -> tuple[T
     Args:
         consumer: a tensor that reads `producer`.
         producer: has the loops that are wanted.
-        pos: how many of the producer's leading leaf axes; negative: ``pos += ndim + 1``.
+        pos: how many of the producer's leading leaf axes; negative: ``pos += ndim + 1``; or the
+            name of the innermost of them.
 
     Returns:
         The consumer's domain with these axes in front, and how many of its leading axes they are.
@@ -97,7 +101,7 @@ def _replayed(
     name: str,
     tensor: TensorView,
     neighbour: TensorView,
-    pos: int,
+    pos: Axis,
     replay: Callable[[int], tuple[TensorDomain, int]],
 ) -> tuple[TensorDomain, int]:
     """Return what `replay` gives at a position of the neighbour, once both are looked at.

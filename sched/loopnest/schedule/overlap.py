@@ -404,10 +404,20 @@ class WindowReplay:
         for known in old:
             if known.key == step.key and known.inputs == step.inputs:
                 return known
+        for outer, index in zip(step.outer, loops, strict=True):
+            self._name(outer, index)
         for axis in axes:
             match.drop_use(axis)
         match.added.append(step)
         return step
+
+    def _name(self, axis: IterDomain, index: Index) -> None:
+        """Let a loop around a tile have the names that it has for a reader."""
+        for reader in self.readers:
+            for loop, theirs in zip(reader.place.loops, reader.place.domain.leaf, strict=False):
+                if self.loops.get(loop) is index and theirs.names:
+                    axis.names, axis.is_named = theirs.names, theirs.is_named
+                    return
 
 
 def _joined(tiles: Sequence[_Tiles]) -> list[_Tiles]:

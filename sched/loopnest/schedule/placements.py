@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loopnest.fast_init import fast_init
+from loopnest.schedule.axis_places import leading_position
 from loopnest.schedule.overlap import SharedLoops
-from loopnest.schedule.transaction import leading_position
 from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.tensor_view import TensorView
 

@@ -9,22 +9,23 @@ from loopnest.errors import ScheduleError
 from loopnest.scalar.enums import ParallelType
 from loopnest.schedule import chains
 from loopnest.schedule.axis_match import Match
+from loopnest.schedule.axis_places import leading_position
 from loopnest.schedule.compute_at import rebind_unfrozen
 from loopnest.schedule.max_info_tree import Replayed, max_info_replay
 from loopnest.schedule.replay import producer_as_consumer
 from loopnest.schedule.root_maps import pairs
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
-    leading_position,
     listed,
     primitive,
     require_computed,
 )
+from loopnest.tensor.axis_names import Axis
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
-def propagate(ref: TensorView, pos: int = -1, tensors: Iterable[TensorView] | None = None) -> None:
+def propagate(ref: TensorView, pos: Axis = -1, tensors: Iterable[TensorView] | None = None) -> None:
     """Replay the leading `pos` axes of `ref` on every computed tensor connected to it.
 
     Each tensor is replayed once, along the path from `ref` that keeps the most of its axes; those
@@ -33,7 +34,8 @@ def propagate(ref: TensorView, pos: int = -1, tensors: Iterable[TensorView] | No
 
     Args:
         ref: the reference; it does not change.
-        pos: how many of its leading leaf axes; negative: ``pos += ndim + 1``.
+        pos: how many of its leading leaf axes; negative: ``pos += ndim + 1``; or the name of the
+            innermost of them.
         tensors: the tensors to change, reached over one another and over inputs; by default all.
 
     Raises:
@@ -61,7 +63,7 @@ def propagate(ref: TensorView, pos: int = -1, tensors: Iterable[TensorView] | No
 
 
 @primitive
-def _propagate(ref: TensorView, pos: int, tensors: Sequence[TensorView] | None = None) -> None:
+def _propagate(ref: TensorView, pos: Axis, tensors: Sequence[TensorView] | None = None) -> None:
     require_computed(ref)
     place = leading_position(ref, pos)
     for tensor in tensors or ():

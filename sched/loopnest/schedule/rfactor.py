@@ -9,6 +9,7 @@ from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Arg
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.atomic_folds import require_not_atomic
+from loopnest.schedule.axis_places import leaf_position, place_text
 from loopnest.schedule.cloning import carry_allocation, clone_domain, new_tensor
 from loopnest.schedule.fold_order import keeps_order
 from loopnest.schedule.launches import hand_over_launch
@@ -16,17 +17,18 @@ from loopnest.schedule.scan_rfactor import factor_scan
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
-    leaf_position,
     primitive,
     require_computed,
 )
+from loopnest.tensor.axis_names import Axis
 from loopnest.tensor.definition import Definition, Read, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors
+from loopnest.tensor.intents import take_back
 from loopnest.tensor.tensor_view import TensorView
 
 
 @primitive
-def rfactor(tensor: TensorView, axes: int | Sequence[int], refold: bool = False) -> TensorView:
+def rfactor(tensor: TensorView, axes: Axis | Sequence[Axis], refold: bool = False) -> TensorView:
     """Factor `axes` of a reduction out into a new producer.
 
     Before ``y [i0, r1: D / 4, r2: 4]``; ``p = y.rfactor(1)`` gives ``p [i0, r1: D / 4, i2: 4]``
@@ -89,30 +91,34 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int], refold: bool = False)
     return partials[definition.outputs.index(tensor)]
 
 
-def _places(tensor: TensorView, axes: int | Sequence[int]) -> tuple[int, ...]:
+def _places(tensor: TensorView, axes: object) -> tuple[int, ...]:
     names = axis_names(tensor.domain)
     if tensor.definition is None or tensor.definition.reducer is None:
         raise PrimitiveRefused(f"{tensor.name} is no reduction", "rfactor factors a reduction")
     if tensor.frozen:
         raise PrimitiveRefused(
             f"the leading {tensor.frozen} loops of {tensor.name} are shared already",
-            "call rfactor before compute_at",
+            f"call rfactor before compute_at: {take_back(tensor)}",
         )
-    chosen = list(axes) if isinstance(axes, Sequence) else [axes]
+    several = isinstance(axes, Sequence) and not isinstance(axes, str)
+    chosen = list(axes) if isinstance(axes, Sequence) and several else [axes]
     places = sorted([leaf_position(tensor, axis) for axis in chosen])
     if not places:
         raise PrimitiveRefused("no axis is named", f"the leaf axes are {names}")
     for place, after in pairwise(places):
         if place == after:
+            text = place_text(tensor.domain.leaf[place], place)
             raise PrimitiveRefused(
-                f"axis {place} of {tensor.name} is named twice", "name each reduction axis once"
+                f"axis {text} of {tensor.name} is named twice", "name each reduction axis once"
             )
     if tensor.definition.scan is not None:
         return tuple(places)  # `factor_scan` asks for more
     for place in places:
-        if not tensor.domain.leaf[place].is_reduction:
+        axis = tensor.domain.leaf[place]
+        if not axis.is_reduction:
             raise PrimitiveRefused(
-                f"axis {place} is no reduction axis", f"{tensor.name} has the leaf axes {names}"
+                f"axis {place_text(axis, place)} is no reduction axis",
+                f"{tensor.name} has the leaf axes {names}",
             )
     rest = [a for n, a in enumerate(tensor.domain.leaf) if a.is_reduction and n not in places]
     if not rest:
@@ -217,7 +223,7 @@ def _ordered(
 
 
 def _copy_step(step: Transform, image: dict[IterDomain, IterDomain], algebra: Simplifier) -> None:
-    copy = step.replay([image[axis] for axis in step.inputs], algebra)
+    copy = step.replay_named([image[axis] for axis in step.inputs], algebra)
     for mine, theirs in zip(step.outputs, copy.outputs, strict=True):
         theirs.kind, theirs.size = mine.kind, mine.size
         theirs.parallel, theirs.pinned, theirs.origin = mine.parallel, mine.pinned, mine.origin

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from loopnest.scalar.conditions import normal_le
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Coordinate, Expr, Op, integer, substitute
+from loopnest.schedule.axis_places import place_text
 from loopnest.schedule.cloning import clone_domain, new_tensor
 from loopnest.schedule.scan_segments import folded_by_segment, steps_along
 from loopnest.schedule.transaction import PrimitiveRefused, axis_names
@@ -67,7 +68,7 @@ def _segment(tensor: TensorView, scan: Scan, places: Sequence[int]) -> int:
     for place, leaf in zip(places, named, strict=True):
         if leaf not in mine:
             raise PrimitiveRefused(
-                f"axis {place} is none that {tensor.name} goes along",
+                f"axis {place_text(leaf, place)} is none that {tensor.name} goes along",
                 f"{tensor.name} has the leaf axes {names}; name what its scan axis was split to",
             )
     rest = [steps[leaf] for leaf in mine if leaf not in named]

@@ -18,12 +18,12 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from loopnest.errors import ScheduleError
 from loopnest.gc_pause import paused
-from loopnest.scalar.expr import Expr, whole
+from loopnest.scalar.expr import Expr
 from loopnest.scalar.origin import Origin, caller
 from loopnest.tensor.buffer_layout import BufferLayout
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
-from loopnest.tensor.intents import Intent
+from loopnest.tensor.intents import Intent, take_back
 from loopnest.tensor.layout_transforms import paddings_of, stored_axes, swizzles_of
 from loopnest.tensor.overlapping_tiles import same_loops
 from loopnest.tensor.tensor_view import TensorView
@@ -93,30 +93,31 @@ def _call_text(
 ) -> str:
     own = [*defaults.values()][1:]
     # A default that is None says that nothing was given.
-    given = [a for a, default in zip(args, own, strict=False) if a is not None or default is not a]
-    shown = [_argument(a) for a in given]
+    left_out = [place for place, default in enumerate(own) if default is None]
+    given = [shown(a) for n, a in enumerate(args) if a is not None or n not in left_out]
     for key, value in kwargs.items():
         if value is not defaults.get(key):
-            shown.append(f"{key}={_argument(value)}")
+            given.append(f"{key}={shown(value)}")
     if not name.startswith("_"):
-        return f"{tensor.name}.{name}({', '.join(shown)})"
+        return f"{tensor.name}.{name}({', '.join(given)})"
     if not next(iter(defaults)).startswith("_"):
-        shown.insert(0, tensor.name)
-    return f"{name[1:]}({', '.join(shown)})"
+        given.insert(0, tensor.name)
+    return f"{name[1:]}({', '.join(given)})"
 
 
-def _argument(value: object) -> str:
+def shown(value: object) -> str:
+    """Return an argument as a call shows it."""
     match value:
         case TensorView():
             return value.name
         case Enum():
             return str(value.value)
         case dict():
-            return "{" + ", ".join(f"{k!r}: {_argument(v)}" for k, v in value.items()) + "}"
+            return "{" + ", ".join(f"{k!r}: {shown(v)}" for k, v in value.items()) + "}"
         case list():
-            return "[" + ", ".join(map(_argument, value)) + "]"
+            return "[" + ", ".join(map(shown, value)) + "]"
         case tuple():
-            return f"({', '.join(map(_argument, value))}{',' if len(value) == 1 else ''})"
+            return f"({', '.join(map(shown, value))}{',' if len(value) == 1 else ''})"
     # a size as text, which calls take too
     return repr(str(value) if isinstance(value, Expr) else value)
 
@@ -128,8 +129,13 @@ _KINDS = {"_compute_at_pos": "place", "_memory": "memory", "_starts_launch": "la
 def _intents(fusion: Fusion, mark: int, origin: Origin, of: TensorView | None) -> list[Intent]:
     """Return what the call `origin` of a tensor set since `mark`, each field of an object once."""
     found: dict[tuple[int, str], Intent] = {}
-    for target, field, old in fusion.changed_since(mark):
+    changes = fusion.changed_since(mark)
+    # A tensor that is defined anew hands its axes to the one that it reads now.
+    anew = {target for target, field, _ in changes if field == "definition"}
+    for target, field, old in changes:
         for intent in _intent(fusion, target, field, old, origin):
+            if intent.kind == "lost" and target in anew:
+                continue
             known = id(intent.tensor if intent.axis is None else intent.axis)
             found[known, intent.kind] = replace(intent, of=of)
     return list(found.values()) or [Intent(origin, "unchanged", of=of)]
@@ -164,6 +170,9 @@ def _domain_intents(tensor: TensorView, old: object, origin: Origin) -> Iterator
     before = old if isinstance(old, TensorDomain) else new
     if before.with_allocation(new.allocation).axes() != new.axes() or before is new:
         yield Intent(origin, "loops", tensor)
+    lost = _lost(before, new)
+    if lost:
+        yield Intent(origin, "lost", tensor, lost[0], tuple([axis.names[0] for axis in lost]))
     if before.allocation == new.allocation:
         return
     one, other = ((_own_order(d), paddings_of(d), _pairs(d)) for d in (before, new))
@@ -172,6 +181,14 @@ def _domain_intents(tensor: TensorView, old: object, origin: Origin) -> Iterator
     for kind, was, now in zip(kinds, one, other, strict=True):
         if was != now:
             yield Intent(origin, kind, tensor, value=now)
+
+
+def _lost(before: TensorDomain, new: TensorDomain) -> list[IterDomain]:
+    """Return the leaf axes of a name that other loops took the place of."""
+    named = [axis for axis in before.leaf if axis.is_named and axis not in new.leaf]
+    kept = {axis for step in new.history for axis in step.inputs} if named else ()
+    same = {axis.names[0] for axis in new.leaf if axis.is_named}
+    return [axis for axis in named if axis not in kept and axis.names[0] not in same]
 
 
 def _own_order(domain: TensorDomain) -> tuple[IterDomain, ...] | None:
@@ -214,64 +231,20 @@ def frozen_refusal(tensor: TensorView, domain: TensorDomain, frozen: int) -> Pri
         f"the leading {frozen} of the leaf axes {axis_names(domain)} of {tensor.name} are frozen: "
         f"their loops are shared by computeAt (compute_at_pos {tensor.compute_at_pos}, "
         f"produced_at_pos {tensor.produced_at_pos})",
-        f"change only axes from position {frozen} on, or schedule them before compute_at",
+        f"change only axes from position {frozen} on, or {take_back(tensor)}",
     )
 
 
 def axis_names(domain: TensorDomain) -> str:
-    """Return the leaf axes as errors name them: ``[i0, i1, r2]``."""
-    return "[" + ", ".join(f"{axis.kind.letter}{i}" for i, axis in enumerate(domain.leaf)) + "]"
-
-
-def leaf_position(tensor: TensorView, axis: object) -> int:
-    """Return leaf position `axis` counted from the front.
-
-    Raises:
-        Refusal: no int, or out of range.
-    """
-    count = tensor.ndim
-    position = whole(axis)
-    if position is None:
-        raise PrimitiveRefused(
-            f"axis {_argument(axis)} is not an int", "leaf axes are given by position"
-        )
-    if not -count <= position < count:
-        allowed = f"so use {-count}..{count - 1}" if count else "so there is none to name"
-        axes = "leaf axis" if count == 1 else "leaf axes"
-        raise PrimitiveRefused(
-            f"axis {position} is out of range",
-            f"{tensor.name} has {count} {axes} {axis_names(tensor.domain)}, {allowed}",
-        )
-    return position % count if count else 0
-
-
-def leading_position(tensor: TensorView, pos: object) -> int:
-    """Return how many leading leaf axes of `tensor` position `pos` counts.
-
-    Raises:
-        Refusal: no int, or out of range.
-    """
-    wanted = whole(pos)
-    if wanted is None:
-        raise PrimitiveRefused(
-            f"position {_argument(pos)} is not an int", "a position counts leading leaf axes"
-        )
-    count = tensor.ndim
-    place = wanted + (count + 1 if wanted < 0 else 0)
-    if not 0 <= place <= count:
-        raise PrimitiveRefused(
-            f"position {wanted} is out of range",
-            f"{tensor.name} has the leaf axes {axis_names(tensor.domain)}, "
-            f"so use {-count - 1}..{count}",
-        )
-    return place
+    """Return the leaf axes as errors name them: ``[i0, i1 do, r2]``."""
+    return f"[{', '.join([axis.label(place) for place, axis in enumerate(domain.leaf)])}]"
 
 
 def require_flag(name: str, value: object) -> None:
     """Refuse what is no bool."""
     if not isinstance(value, bool):
         raise PrimitiveRefused(
-            f"{name}={_argument(value)} is no bool", f"use {name}=True or {name}=False"
+            f"{name}={shown(value)} is no bool", f"use {name}=True or {name}=False"
         )
 
 
@@ -284,8 +257,8 @@ def listed(call: str, tensors: object, *before: TensorView) -> list[TensorView]:
     if isinstance(tensors, TensorView):
         return [tensors]
     if not isinstance(tensors, Iterable):
-        shown = ", ".join(map(_argument, (*before, tensors)))
-        raise ScheduleError(f"{call}({shown})", f"{_argument(tensors)} is no list of TensorViews")
+        asked = ", ".join(map(shown, (*before, tensors)))
+        raise ScheduleError(f"{call}({asked})", f"{shown(tensors)} is no list of TensorViews")
     found: list[TensorView] = []
     try:
         given = list(tensors)
@@ -294,7 +267,7 @@ def listed(call: str, tensors: object, *before: TensorView) -> list[TensorView]:
     for tensor in given:
         if not isinstance(tensor, TensorView) or (found and tensor.fusion is not found[0].fusion):
             raise ScheduleError(
-                call, f"{_argument(tensor)} is no TensorView of the same fusion", "give TensorViews"
+                call, f"{shown(tensor)} is no TensorView of the same fusion", "give TensorViews"
             )
         found.append(tensor)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
@@ -10,6 +11,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, Symbol, integer, variables, whole
 from loopnest.scalar.facts import size_expression
 from loopnest.schedule.atomic_folds import require_not_atomic
+from loopnest.schedule.axis_places import leaf_position, new_places, place_text, require_names
 from loopnest.schedule.launches import check_launches
 from loopnest.schedule.loop_groups import is_several_launches
 from loopnest.schedule.replay import mirror
@@ -17,11 +19,11 @@ from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
     frozen_refusal,
-    leaf_position,
     primitive,
     require_computed,
     require_flag,
 )
+from loopnest.tensor.axis_names import Axis, AxisKey
 from loopnest.tensor.domain import IterDomain, Merge, Split, TensorDomain
 from loopnest.tensor.layout_transforms import swizzles_of
 from loopnest.tensor.tensor_view import TensorView
@@ -50,7 +52,8 @@ def _require_serial(tensor: TensorView, position: int, call: str) -> None:
     parallel = tensor.domain.leaf[position].parallel
     if parallel is not ParallelType.serial:
         bound = f"bound to {parallel.cuda_name}" if parallel.is_thread else f"{parallel.value}"
-        raise PrimitiveRefused(f"axis {position} is {bound}", f"{call} before parallelize")
+        text = place_text(tensor.domain.leaf[position], position)
+        raise PrimitiveRefused(f"axis {text} is {bound}", f"{call} before parallelize")
 
 
 def factor_of(tensor: TensorView, factor: object) -> Expr:
@@ -101,51 +104,75 @@ _FACTORS = "use an int >= 1, the name of a size symbol, or arithmetic on these"
 
 @primitive
 def split(
-    tensor: TensorView, axis: int, factor: int | str | Expr, *, inner: bool = True
+    tensor: TensorView,
+    axis: Axis,
+    factor: int | str | Expr,
+    *,
+    inner: bool = True,
+    names: Sequence[str | None] | None = None,
 ) -> TensorView:
     """Split a leaf axis in two; see `TensorView.split`."""
     position = _free_position(tensor, axis)
     size = factor_of(tensor, factor)
     require_flag("inner", inner)
     _require_serial(tensor, position, "split")
-    leaf = tensor.domain.leaf
-    step = Split(leaf[position], size, tensor.fusion.algebra, inner=inner)
-    for made in step.outputs:
-        made.pinned = leaf[position].pinned
-    rebind(
-        tensor, tensor.domain.with_leaf((*leaf[:position], *step.outputs, *leaf[position + 1 :]))
-    )
+    before, axis_, behind = _around(tensor.domain.leaf, position)
+    if names is not None:
+        require_names(names, 2, (*before, *behind))
+    step = Split(axis_, size, tensor.fusion.algebra, inner=inner)
+    for made, name in zip(step.outputs, names or (None, None), strict=True):
+        made.pinned = axis_.pinned
+        made.take_name(name)
+    rebind(tensor, tensor.domain.with_leaf((*before, *step.outputs, *behind)))
     return tensor
 
 
 @primitive
-def merge(tensor: TensorView, axis: int, other: int | None = None) -> TensorView:
+def merge(
+    tensor: TensorView,
+    axis: Axis,
+    other: Axis | None = None,
+    *,
+    name: str | None = None,
+) -> TensorView:
     """Merge two leaf axes into one; see `TensorView.merge`."""
     outer = _free_position(tensor, axis)
+    text = place_text(tensor.domain.leaf[outer], outer)
     if other is None and outer == tensor.ndim - 1:
         raise PrimitiveRefused(
-            f"axis {outer} is the last of the leaf axes {axis_names(tensor.domain)}, "
+            f"axis {text} is the last of the leaf axes {axis_names(tensor.domain)}, "
             "there is none to merge it with",
             f"name the inner axis: merge({outer}, other)",
         )
     inner = _free_position(tensor, outer + 1 if other is None else other)
     if outer == inner:
-        raise PrimitiveRefused(f"axis {outer} cannot be merged with itself", "name two axes")
+        raise PrimitiveRefused(f"axis {text} cannot be merged with itself", "name two axes")
     leaf = tensor.domain.leaf
     a, b = leaf[outer], leaf[inner]
     for position in (outer, inner):
         _require_serial(tensor, position, "merge")
     if {a.is_reduction, b.is_reduction} == {True, False} and not (a.is_broadcast or b.is_broadcast):
         raise PrimitiveRefused(
-            f"axis {outer} is {_article(a)} axis and axis {inner} {_article(b)} axis",
+            f"axis {place_text(a, outer)} is {_article(a)} axis and axis {place_text(b, inner)} "
+            f"{_article(b)} axis",
             "an iteration axis merges with iteration or broadcast axes only",
         )
     place = min(outer, inner)
     rest = [x for x in leaf if x is not a and x is not b]
+    if name is not None:
+        require_names((name,), 1, rest)
     merged = Merge(a, b, tensor.fusion.algebra).outputs[0]
     merged.pinned = a.pinned or b.pinned
+    merged.take_name(name)
     rebind(tensor, tensor.domain.with_leaf((*rest[:place], merged, *rest[place:])))
     return tensor
+
+
+def _around(
+    leaf: Sequence[IterDomain], place: int
+) -> tuple[Sequence[IterDomain], IterDomain, Sequence[IterDomain]]:
+    """Return the axes in front of a place, the one there, and those behind."""
+    return leaf[:place], leaf[place], leaf[place + 1 :]
 
 
 def _article(axis: IterDomain) -> str:
@@ -153,10 +180,16 @@ def _article(axis: IterDomain) -> str:
 
 
 @primitive
-def reorder(tensor: TensorView, order: Mapping[int, int] | Sequence[int]) -> TensorView:
+def reorder(
+    tensor: TensorView,
+    order: Mapping[AxisKey, Axis] | Sequence[Axis] | int,
+    *more: Axis,
+) -> TensorView:
     """Permute the leaf axes; see `TensorView.reorder`."""
     require_computed(tensor)
-    moves = _moves(tensor, order)
+    domain, count = tensor.domain, tensor.ndim
+    listed = f"{tensor.name} has {count} leaf axes {axis_names(domain)}"
+    moves = new_places((order, *more), count, partial(leaf_position, tensor), listed)
     leaf = tensor.domain.leaf
     places: list[IterDomain | None] = [None] * len(leaf)
     for old, new in moves.items():
@@ -171,44 +204,24 @@ def reorder(tensor: TensorView, order: Mapping[int, int] | Sequence[int]) -> Ten
     return tensor
 
 
-def _moves(tensor: TensorView, order: object) -> dict[int, int]:
-    if isinstance(order, Mapping):
-        pairs = [(old, new) for old, new in order.items()]
-    elif isinstance(order, Sequence) and not isinstance(order, str):
-        if len(order) != tensor.ndim:
-            raise PrimitiveRefused(
-                f"the permutation {list(order)!r} names {len(order)} axes",
-                f"{tensor.name} has {tensor.ndim} leaf axes {axis_names(tensor.domain)}",
-            )
-        pairs = [(old, new) for new, old in enumerate(order)]
-    else:
-        raise PrimitiveRefused(f"{order!r} is no order", "use {old: new} or a permutation")
-    moves = {leaf_position(tensor, old): leaf_position(tensor, new) for old, new in pairs}
-    if len(moves) != len(pairs) or len(set(moves.values())) != len(pairs):
-        raise PrimitiveRefused(f"{order!r} names an axis or a place twice", "each may stand once")
-    return moves
-
-
 @primitive
-def parallelize(tensor: TensorView, types: Mapping[int, ParallelType]) -> TensorView:
+def parallelize(
+    tensor: TensorView,
+    /,
+    types: Mapping[AxisKey, ParallelType] | None = None,
+    **axes: ParallelType,
+) -> TensorView:
     """Give leaf axes parallel types; see `TensorView.parallelize`."""
     require_computed(tensor)
-    if not isinstance(types, Mapping):
-        raise PrimitiveRefused(f"{types!r} is no mapping", "use {axis: ln.ParallelType.grid_x}")
-    wanted: dict[int, ParallelType] = {}
-    for axis, parallel in types.items():
-        if not isinstance(parallel, ParallelType):
-            names = ", ".join(p.value for p in ParallelType)
-            raise PrimitiveRefused(
-                f"{parallel!r} is no ParallelType", f"use ln.ParallelType.{{{names}}}"
-            )
-        wanted[leaf_position(tensor, axis)] = parallel
+    wanted = _wanted_types(tensor, types, axes)
     leaf = tensor.domain.leaf
     after = [wanted.get(place, axis.parallel) for place, axis in enumerate(leaf)]
     for place, parallel in enumerate(after):
-        if parallel.is_thread and parallel in after[:place]:
+        first = after.index(parallel)
+        if parallel.is_thread and first < place:
             raise PrimitiveRefused(
-                f"axes {after.index(parallel)} and {place} of {tensor.name} would both be "
+                f"axes {place_text(leaf[first], first)} and {place_text(leaf[place], place)} of "
+                f"{tensor.name} would both be "
                 f"{parallel.value}",
                 "one axis of a tensor may have a launch dimension",
             )
@@ -218,8 +231,25 @@ def parallelize(tensor: TensorView, types: Mapping[int, ParallelType]) -> Tensor
     return tensor
 
 
+def _wanted_types(
+    tensor: TensorView, types: object, axes: Mapping[str, object]
+) -> dict[int, ParallelType]:
+    """Return the parallel types by leaf position; of an axis that is given twice the last."""
+    if types is not None and not isinstance(types, Mapping):
+        raise PrimitiveRefused(f"{types!r} is no mapping", "use {axis: ln.ParallelType.grid_x}")
+    wanted: dict[int, ParallelType] = {}
+    for axis, parallel in [*(types or {}).items(), *axes.items()]:
+        if not isinstance(parallel, ParallelType):
+            names = ", ".join(p.value for p in ParallelType)
+            raise PrimitiveRefused(
+                f"{parallel!r} is no ParallelType", f"use ln.ParallelType.{{{names}}}"
+            )
+        wanted[leaf_position(tensor, axis)] = parallel
+    return wanted
+
+
 @primitive
-def pin(tensor: TensorView, axis: int) -> TensorView:
+def pin(tensor: TensorView, axis: Axis) -> TensorView:
     """Never inline past a leaf axis; see `TensorView.pin`."""
     require_computed(tensor)
     position = leaf_position(tensor, axis)

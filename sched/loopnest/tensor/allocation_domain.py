@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
 from loopnest.scalar.enums import Memory, Swizzle
+from loopnest.tensor.axis_names import Axis, AxisKey
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.layout_transforms import padding_of, stored_axis, swizzles_of
 
@@ -28,9 +29,9 @@ class AllocationDomain(Sequence[IterDomain]):
     those that the loops outside of its home run over (those left of the compute-at position, the
     grid's, and in LOCAL memory the threads') are not allocated.
 
-    Positions are those of this domain, and may be negative. Each method returns the handle, is
-    carried out whole or raises a ScheduleError and changes nothing. Padding and swizzles come last:
-    an axis that has one can be reordered, but not split or merged.
+    Positions are those of this domain, and may be negative; an axis may be given by name, too. Each
+    method returns the handle, is carried out whole or raises a ScheduleError and changes nothing.
+    Padding and swizzles come last: an axis that has one can be reordered, but not split or merged.
 
     Source: nvFuser's TensorDomain::setAllocationDomain; the swizzle of chunks is CuTe's Swizzle.
     """
@@ -70,7 +71,7 @@ class AllocationDomain(Sequence[IterDomain]):
         columns = {column: row for row, column in swizzles_of(axes)}
         shown: list[str] = []
         for number, (axis, held) in enumerate(zip(axes, stored, strict=True)):
-            text = f"{axis.kind.letter}{number}: {held.size}"
+            text = f"{held.label(number)}: {held.size}"
             text += f" + {padding_of(axis)}" if padding_of(axis) else ""
             if held in columns:
                 row = columns[held]
@@ -81,7 +82,7 @@ class AllocationDomain(Sequence[IterDomain]):
     def __repr__(self) -> str:
         return f"<AllocationDomain of {self.tensor.name}: {self}>"
 
-    def split(self, axis: int, factor: int | str | Expr, inner: bool = True) -> AllocationDomain:
+    def split(self, axis: Axis, factor: int | str | Expr, inner: bool = True) -> AllocationDomain:
         """Split an axis in two, as `TensorView.split` does.
 
         Before ``[i0: 32, i1: 32]``; ``t.allocation_domain.split(1, 4)`` gives
@@ -94,7 +95,7 @@ class AllocationDomain(Sequence[IterDomain]):
 
         return allocation_steps.split(self.tensor, axis, factor, inner=inner)
 
-    def merge(self, axis: int, other: int | None = None) -> AllocationDomain:
+    def merge(self, axis: Axis, other: Axis | None = None) -> AllocationDomain:
         """Merge two axes into one, as `TensorView.merge` does.
 
         Before ``[i0: 8, i1: 32]``; ``t.allocation_domain.merge(0)`` gives ``[i0: 256]``.
@@ -107,8 +108,10 @@ class AllocationDomain(Sequence[IterDomain]):
 
         return allocation_steps.merge(self.tensor, axis, other)
 
-    def reorder(self, order: Mapping[int, int] | Sequence[int]) -> AllocationDomain:
-        """Permute the axes in memory: ``{old: new}``, or a permutation p (new i is old p[i]).
+    def reorder(
+        self, order: Mapping[AxisKey, Axis] | Sequence[Axis] | int, *more: Axis
+    ) -> AllocationDomain:
+        """Permute the axes in memory, as `TensorView.reorder` does.
 
         Before ``[i0: 8, i1: 32]``; ``t.allocation_domain.reorder([1, 0])`` gives
         ``[i0: 32, i1: 8]``.
@@ -118,9 +121,9 @@ class AllocationDomain(Sequence[IterDomain]):
         """
         from loopnest.schedule import allocation_steps
 
-        return allocation_steps.reorder(self.tensor, order)
+        return allocation_steps.reorder(self.tensor, order, *more)
 
-    def pad(self, axis: int, count: int) -> AllocationDomain:
+    def pad(self, axis: Axis, count: int) -> AllocationDomain:
         """Add `count` unused elements to the extent of an axis.
 
         Before ``[i0: 8, i1: 32]``; ``t.allocation_domain.pad(1, 1)`` gives
@@ -133,7 +136,7 @@ class AllocationDomain(Sequence[IterDomain]):
 
         return allocation_steps.pad(self.tensor, axis, count)
 
-    def swizzle(self, kind: Swizzle, a: int, b: int) -> AllocationDomain:
+    def swizzle(self, kind: Swizzle, a: Axis, b: Axis) -> AllocationDomain:
         """Let the element at axes (a, b) of a SHARED tensor lie at (a, b ^ a).
 
         The extents are static powers of two; where axis `a` is longer, its low bits move axis `b`:

@@ -11,6 +11,7 @@ cuda/ir_internal_nodes.h).
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,9 @@ from loopnest.scalar.enums import IterKind, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
+
+_PLACE = re.compile(r"[irb]\d+")
+"""How axes without a name are called."""
 
 
 class AxisOwner(Protocol):
@@ -39,9 +43,13 @@ class IterDomain:
     """An axis: an extent, a kind, and the transform that made it; compared by identity.
 
     `parallel` and `pinned` describe the loop of a leaf axis; only schedule primitives write them.
+    `names` are what calls may name it by, which never change (see `axis_names`); `is_named` says
+    that a user gave the first of them, which texts then show.
     """
 
-    __slots__ = ("definition", "kind", "origin", "owner", "parallel", "pinned", "size")
+    __slots__ = (
+        "definition", "is_named", "kind", "names", "origin", "owner", "parallel", "pinned", "size",
+    )  # fmt: skip
 
     def __init__(self, size: Expr, kind: IterKind = IterKind.ITERATION) -> None:
         self.size = size
@@ -51,6 +59,8 @@ class IterDomain:
         self.pinned = False
         self.owner: AxisOwner | None = None
         self.origin: Origin | None = None
+        self.names: tuple[str, ...] = ()
+        self.is_named = False
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
         """Pickle a place in the domain of its tensor, where it has one."""
@@ -62,7 +72,23 @@ class IterDomain:
 
     def __repr__(self) -> str:
         mark = "" if self.parallel is ParallelType.serial else f" {self.parallel.value}"
-        return f"<{self.kind.letter} {self.size}{mark}>"
+        name = f" {self.names[0]}" if self.is_named else ""
+        return f"<{self.kind.letter}{name} {self.size}{mark}>"
+
+    @property
+    def name(self) -> str | None:
+        """The name by which calls find it first; None where it has none."""
+        return self.names[0] if self.names else None
+
+    def label(self, place: int) -> str:
+        """Return how texts call the axis at position `place`: ``i0``, or ``i0 do`` by its name."""
+        return f"{self.kind.letter}{place}" + (f" {self.names[0]}" if self.is_named else "")
+
+    def take_name(self, name: str | None) -> None:
+        """Take the name that a user gives a new axis; the first of its names."""
+        if name is not None:
+            self.names = tuple(dict.fromkeys((name, *self.names)))
+            self.is_named = True
 
     @property
     def extent(self) -> int | Expr:
@@ -136,6 +162,13 @@ class Transform(ABC):
     @abstractmethod
     def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> Transform:
         """Return the same step on other axes, with fresh outputs."""
+
+    def replay_named(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> Transform:
+        """Return the same step on other axes, with fresh outputs of the same names."""
+        copy = self.replay(inputs, algebra)
+        for mine, theirs in zip(self.outputs, copy.outputs, strict=True):
+            theirs.names, theirs.is_named = mine.names, mine.is_named
+        return copy
 
     @abstractmethod
     def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
@@ -359,8 +392,20 @@ class TensorDomain:
         return replace(self, allocation=None if allocation is None else tuple(allocation))
 
     def __str__(self) -> str:
-        inner = ", ".join(f"{axis.kind.letter}{i}: {axis.size}" for i, axis in enumerate(self.leaf))
+        inner = ", ".join(f"{axis.label(i)}: {axis.size}" for i, axis in enumerate(self.leaf))
         return f"[{inner}]"
+
+    def loop_label(self, place: int) -> str:
+        """Return how the loop of a leaf axis is called beside its tensor: ``i0``, or its name.
+
+        A name that two axes have, or that is like a position, would say nothing there.
+        """
+        axis = self.leaf[place]
+        if axis.is_named and not _PLACE.fullmatch(axis.names[0]):
+            same = [a for a in self.leaf if a.is_named and a.names[0] == axis.names[0]]
+            if len(same) == 1:
+                return axis.names[0]
+        return f"{axis.kind.letter}{place}"
 
 
 def undone(

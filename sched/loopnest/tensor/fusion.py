@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
@@ -16,6 +17,7 @@ from loopnest.scalar.expr import Expr, ScalarParam, Symbol, cast, integer, walk,
 from loopnest.scalar.facts import Facts, size_expression
 from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.axis_names import named_axes
 from loopnest.tensor.buffer_layout import PLAIN
 from loopnest.tensor.declarations import as_shape, check_dtype, check_inplace
 from loopnest.tensor.domain import TensorDomain, connected
@@ -156,6 +158,7 @@ class Fusion:
         shape: Sequence[int | str | Expr],
         dtype: DType,
         strides: Sequence[int | str | None] | None = None,
+        names: Sequence[str | None] | None = None,
     ) -> TensorView:
         """Declare an input array.
 
@@ -170,16 +173,22 @@ class Fusion:
                 where the axis is contiguous with those behind it. By default the array is
                 C-contiguous; others are copied first. An array whose strides were declared is
                 read where it lies.
+            names: of the axes, by which schedule calls may give those of all that is computed from
+                it; None where an axis gets none. Without, an axis is named as its size, where that
+                is a symbol that no other axis has.
 
         Raises:
             DefinitionError: a bad name, extent, stride or type.
+            ScheduleError: no names of the axes, or two of one name.
         """
         call = f"input({name!r}, {shape!r})"
         check_dtype(call, dtype)
-        self._check_name(call, name)
-        sizes = [self.size(call, extent) for extent in as_shape(call, shape)]
+        extents = as_shape(call, shape)
+        self._check_name(call, name, extents)
+        sizes = [self.size(call, extent) for extent in extents]
         steps = None if strides is None else declared_strides(self, call, strides, sizes)
-        tensor = TensorView(self, TensorDomain.of_root([root_axis(s) for s in sizes]), dtype)
+        axes = named_axes(call, [root_axis(s) for s in sizes], names)
+        tensor = TensorView(self, TensorDomain.of_root(axes), dtype)
         tensor.strides = steps
         self._claim(name, tensor)
         tensor._name, tensor._memory = name, Memory.GLOBAL
@@ -401,7 +410,11 @@ class Fusion:
                 return integer(extent)
             case str() if extent.isidentifier():
                 if extent in self._names:
-                    raise DefinitionError(call, f"'{extent}' is the name of an argument already")
+                    raise DefinitionError(
+                        call,
+                        f"'{extent}' is the name of an argument already",
+                        f"name the size otherwise, such as {self._free(f'{extent}_size')!r}",
+                    )
                 return self._symbols.setdefault(extent, Symbol(extent))
             case str() if set(extent) & set("+-*/%("):
                 known = self._symbols.__contains__
@@ -411,7 +424,7 @@ class Fusion:
         allowed = "use an int >= 0 or the name of a size symbol (an identifier)"
         raise DefinitionError(call, f"{extent!r} is no extent", allowed)
 
-    def _check_name(self, call: str, name: object) -> None:
+    def _check_name(self, call: str, name: object, sizes: Sequence[object] = ()) -> None:
         if not isinstance(name, str) or not name.isidentifier():
             raise DefinitionError(call, f"the name {name!r} is not an identifier")
         if not name.isascii() or _AUTOMATIC.fullmatch(name):
@@ -419,9 +432,17 @@ class Fusion:
                 call, f"the name {name!r} is reserved", "names like T3 are given automatically"
             )
         if name in self._names:
-            raise DefinitionError(call, f"the name {name!r} is taken already")
-        if name in self._symbols:
-            raise DefinitionError(call, f"the name {name!r} is a size symbol already")
+            other = f"use another one, such as {self._free(f'{name}_2')!r}"
+            raise DefinitionError(call, f"the name {name!r} is taken already", other)
+        if name in self._symbols or name in [size for size in sizes if isinstance(size, str)]:
+            other = f"use another one, such as {self._free(f'{name}_values')!r}"
+            raise DefinitionError(call, f"the name {name!r} is a size symbol already", other)
+
+    def _free(self, name: str) -> str:
+        """Return a name that nothing has: `name`, or the first like it."""
+        taken = {*self._names, *self._symbols}
+        numbered = (f"{name}_{number}" for number in count(2))
+        return next(n for n in chain((name,), numbered) if n not in taken)
 
     def _claim(self, name: str, owner: object) -> None:
         self._names[name] = owner

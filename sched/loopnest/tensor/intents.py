@@ -1,7 +1,8 @@
-"""What a schedule call means to achieve: data for the notes on a lowered kernel."""
+"""What a schedule call means to achieve: data for the notes on a lowered kernel, and for errors."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from loopnest.fast_init import fast_init
@@ -21,6 +22,7 @@ class Intent:
             "pad", "swizzle", "stages", "move", "launch" (it starts one), "tensor" (a new one),
             "assume",
             "range" (of an input's elements), "left" (it keeps loops that were to be shared),
+            "lost" (axes that users named gave way to loops of another tensor; their names),
             "stored" and "elements" (an automatic schedule ends its loops there, or has the
             plainest), or "unchanged" where all was so before.
         tensor: whose field; None for an assumption.
@@ -35,6 +37,29 @@ class Intent:
     axis: IterDomain | None = None
     value: object = None
     of: TensorView | None = None
+
+
+def place_of(call: Origin) -> str:
+    """Return a call with file and line, for a sentence."""
+    return f"{call.call} ({os.path.basename(call.file)}:{call.line})"
+
+
+def take_back(tensor: TensorView) -> str:
+    """Return the advice to take back the calls that placed a tensor, or others inside of it.
+
+    They are those of ``Fusion.trace`` by which its leading loops are shared.
+    """
+    near = [t for twin in tensor.siblings for p in twin.producers for t in p.siblings]
+    held = {t for t in (*tensor.siblings, *near) if t.compute_at_pos}
+    calls = dict.fromkeys(
+        [i.origin for i in tensor.fusion.intents if i.kind == "place" and i.tensor in held]
+    )
+    shown = [place_of(call) for call in calls]
+    if not shown:
+        return "make this call before compute_at"
+    *others, last = shown
+    them = f"{', '.join(others)} and {last}" if others else last
+    return f"take back {them}, and make {'them' if others else 'it'} after this call"
 
 
 @fast_init

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from loopnest.scalar.enums import ParallelType, Swizzle
+from loopnest.tensor.axis_names import Axis, AxisKey
 
 if TYPE_CHECKING:
     from loopnest.scalar.expr import Expr
@@ -26,21 +27,30 @@ class ScheduleMethods:
 
     __slots__ = ()
 
-    def split(self, axis: int, factor: int | str | Expr, inner: bool = True) -> TensorView:
+    def split(
+        self,
+        axis: Axis,
+        factor: int | str | Expr,
+        inner: bool = True,
+        names: Sequence[str | None] | None = None,
+    ) -> TensorView:
         """Split a leaf axis in two.
 
         Before ``[i0: N]``; ``t.split(0, 4)`` gives ``[i0: ceildiv(N, 4), i1: 4]``;
         ``t.split(0, 4, inner=False)`` gives ``[i0: 4, i1: ceildiv(N, 4)]``.
 
         Args:
-            axis: a leaf position, negative from the end.
+            axis: a leaf position, negative from the end, or a name.
             factor: the inner extent (the outer with ``inner=False``): an int >= 1, the name of a
                 size symbol of the fusion, or arithmetic on these (``"D // 2"``, an extent); it
                 need not divide. A launch refuses sizes at which it is not 1 or more.
             inner: whether `factor` is the inner extent.
+            names: of the outer and the inner axis, by which calls may then give them; None for
+                one that gets no name.
 
         Raises:
-            ScheduleError: axis out of range, frozen or parallel; a bad factor; an input.
+            ScheduleError: axis out of range, frozen or parallel; a bad factor; a name that another
+                axis has; an input.
 
         Source: nvFuser TensorView::split; Halide Func::split.
 
@@ -51,12 +61,14 @@ class ScheduleMethods:
         ...     y = f.output(t * 2.0, "y")
         >>> print(y.split(0, 4))
         y float32 global [i0: ceildiv(N, 4), i1: 4, i2: D] compute_at=0 produced_at=0
+        >>> print(t.split("D", 8, names=("do", "di")))
+        T1 float32 local [i0: N, i1 do: ceildiv(D, 8), i2 di: 8] compute_at=0 produced_at=0
         """
         from loopnest.schedule import transforms
 
-        return transforms.split(_tensor(self), axis=axis, factor=factor, inner=inner)
+        return transforms.split(_tensor(self), axis=axis, factor=factor, inner=inner, names=names)
 
-    def merge(self, axis: int, other: int | None = None) -> TensorView:
+    def merge(self, axis: Axis, other: Axis | None = None, name: str | None = None) -> TensorView:
         """Merge two leaf axes into one.
 
         Before ``[i0: N, i1: D]``; ``t.merge(0)`` gives ``[i0: N * D]``.
@@ -65,10 +77,11 @@ class ScheduleMethods:
             axis: the outer of the two.
             other: the inner, by default `axis` + 1; they need not be neighbours. The result
                 stands at the smaller of the two places.
+            name: of the result.
 
         Raises:
             ScheduleError: out of range, the same axis twice, frozen, parallel, an iteration axis
-                with a reduction axis, an input.
+                with a reduction axis, a name that another axis has, an input.
 
         Source: nvFuser TensorView::merge; Halide Func::fuse.
 
@@ -82,22 +95,27 @@ class ScheduleMethods:
         """
         from loopnest.schedule import transforms
 
-        return transforms.merge(_tensor(self), axis, other)
+        return transforms.merge(_tensor(self), axis, other, name=name)
 
-    def reorder(self, order: Mapping[int, int] | Sequence[int]) -> TensorView:
+    def reorder(
+        self, order: Mapping[AxisKey, Axis] | Sequence[Axis] | int, *more: Axis
+    ) -> TensorView:
         """Permute the leaf axes.
 
         Before ``[i0, i1, i2]``; ``t.reorder({2: 0})`` gives ``[i2, i0, i1]``, as does
-        ``t.reorder([2, 0, 1])``.
+        ``t.reorder([2, 0, 1])``. ``t.reorder("di", "N")`` gives the places that these two have to
+        "di" and then "N"; all others stay.
 
         Args:
-            order: ``{old: new}`` (axes not named keep their order in the places left), or a full
-                permutation p (new axis i is old axis p[i]).
+            order: ``{old: new}`` (axes not named keep their order in the places left), a full
+                permutation p (new axis i is old axis p[i]), or the first of some axes in their new
+                order.
+            more: the other ones.
 
         Raises:
             ScheduleError: not a permutation, an axis out of range or frozen, an input.
 
-        Source: nvFuser TensorView::reorder.
+        Source: nvFuser TensorView::reorder; Halide Func::reorder, which takes names alike.
 
         >>> import loopnest as ln
         >>> with ln.Fusion("k") as f:
@@ -109,17 +127,22 @@ class ScheduleMethods:
         """
         from loopnest.schedule import transforms
 
-        return transforms.reorder(_tensor(self), order)
+        return transforms.reorder(_tensor(self), order, *more)
 
-    def parallelize(self, types: Mapping[int, ParallelType]) -> TensorView:
+    def parallelize(
+        self, /, types: Mapping[AxisKey, ParallelType] | None = None, **axes: ParallelType
+    ) -> TensorView:
         """Give leaf axes parallel types: ``t.parallelize({0: ln.ParallelType.grid_x})``.
+
+        By names of axes it is ``t.parallelize(do=ln.ParallelType.grid_x)``.
 
         Raises:
             ScheduleError: out of range, no ParallelType, a type that the tensor has already, an
                 input.
 
         Args:
-            types: leaf position, negative from the end -> `ParallelType`.
+            types: leaf position, negative from the end, or name -> `ParallelType`.
+            axes: the same by names.
 
         >>> import loopnest as ln
         >>> with ln.Fusion("k") as f:
@@ -133,16 +156,16 @@ class ScheduleMethods:
         """
         from loopnest.schedule import transforms
 
-        return transforms.parallelize(_tensor(self), types)
+        return transforms.parallelize(_tensor(self), types, **axes)
 
-    def pin(self, axis: int) -> TensorView:
+    def pin(self, axis: Axis) -> TensorView:
         """Never inline past leaf axis `axis`, of this tensor or of a producer.
 
         Raises:
             ScheduleError: out of range, or an input.
 
         Args:
-            axis: a leaf position, negative from the end.
+            axis: a leaf position, negative from the end, or a name.
 
         >>> import loopnest as ln
         >>> with ln.Fusion("k") as f:
@@ -160,7 +183,7 @@ class ScheduleMethods:
 
         return transforms.pin(_tensor(self), axis)
 
-    def compute_at(self, consumer: TensorView, pos: int, recompute: bool = False) -> TensorView:
+    def compute_at(self, consumer: TensorView, pos: Axis, recompute: bool = False) -> TensorView:
         """Compute this tensor inside the leading `pos` loops of `consumer`.
 
         Before, two nests; after ``t.compute_at(y, 1)`` with y ``[i0, i1]``::
@@ -176,8 +199,9 @@ class ScheduleMethods:
 
         Args:
             consumer: any tensor that depends on this one; its own domain never changes.
-            pos: how many of the consumer's leading leaf axes; negative: ``pos += ndim + 1``. 0, or
-                a position not above the present one, changes nothing.
+            pos: how many of the consumer's leading leaf axes; negative: ``pos += ndim + 1``; or
+                the name of the innermost of them. 0, or a position not above the present one,
+                changes nothing.
             recompute: clone this tensor (and upstream only what cannot share either) for consumers
                 that cannot share; the clones are listed in `clones`.
 
@@ -204,14 +228,15 @@ class ScheduleMethods:
 
         return compute_at.compute_at(_tensor(self), consumer, pos, recompute=recompute)
 
-    def inline_at(self, pos: int) -> TensorView:
+    def inline_at(self, pos: Axis) -> TensorView:
         """Share the leading `pos` loops with the consumers, without any replay.
 
         But for a tensor that is read in windows: it gets the tiles that these need in `pos` shared
         loops, and with ``-1`` in all loops of its consumers: what is read there, computed anew.
 
         Args:
-            pos: how many of this tensor's leading leaf axes; negative: ``pos += ndim + 1``.
+            pos: how many of this tensor's leading leaf axes; negative: ``pos += ndim + 1``; or the
+                name of the innermost of them.
 
         Raises:
             ScheduleError: beyond the largest legal position.
@@ -230,7 +255,7 @@ class ScheduleMethods:
 
         return inlining.inline_at(_tensor(self), pos)
 
-    def rfactor(self, axes: int | Sequence[int], refold: bool = False) -> TensorView:
+    def rfactor(self, axes: Axis | Sequence[Axis], refold: bool = False) -> TensorView:
         """Factor a reduction in two: a new tensor reduces some axes, this one the others.
 
         Before ``y [i0, r1, r2]``; after ``t = y.rfactor(1)``: ``t [i0, r1, i2]``, ``y [i0, r1]``,
@@ -238,8 +263,8 @@ class ScheduleMethods:
         scan, t scans each segment by itself, and y combines it with a scan of their totals.
 
         Args:
-            axes: the reduction leaf axes that the new tensor reduces, one or several, not all; the
-                inner ones of those that the axis of a scan was split to.
+            axes: the reduction leaf axes that the new tensor reduces, one or several, not all, by
+                position or name; the inner ones of those that the axis of a scan was split to.
             refold: of a scan: whether the totals of its segments fold their elements again. The
                 scan of a segment is then read by this tensor alone, and may be computed in its
                 loops; else a total is the last element of that scan.
@@ -470,7 +495,7 @@ class ScheduleMethods:
 
         return instruction_moves.move_by(_tensor(self), name)
 
-    def swizzle(self, kind: Swizzle, a: int, b: int) -> TensorView:
+    def swizzle(self, kind: Swizzle, a: Axis, b: Axis) -> TensorView:
         """Let the element at leaf axes (a, b) of this SHARED tensor lie at (a, b ^ a).
 
         Loops stay as they are; columns of a tile then lie in different banks. It takes the place
@@ -501,7 +526,9 @@ class ScheduleMethods:
         return allocation_layout.swizzle(_tensor(self), kind, a, b)
 
     def set_allocation(
-        self, order: Sequence[int] | None = None, pad: Mapping[int, int] | None = None
+        self,
+        order: Sequence[Axis] | None = None,
+        pad: Mapping[AxisKey, int] | None = None,
     ) -> TensorView:
         """Lay out the buffer of this intermediate.
 

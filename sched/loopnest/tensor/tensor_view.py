@@ -18,6 +18,7 @@ from loopnest.scalar.expr import Const, Expr
 from loopnest.scalar.operators import Operators
 from loopnest.scalar.origin import Origin, caller
 from loopnest.tensor.allocation_domain import AllocationDomain
+from loopnest.tensor.axis_names import Axis, name_axes
 from loopnest.tensor.buffer_layout import PLAIN
 from loopnest.tensor.definition import Definition
 from loopnest.tensor.domain import IterDomain, TensorDomain
@@ -102,7 +103,7 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
 
     def __str__(self) -> str:
         axes = ", ".join(
-            f"{axis.kind.letter}{i}: {axis.size}"
+            f"{axis.label(i)}: {axis.size}"
             + ("" if axis.parallel is ParallelType.serial else f" {axis.parallel.value}")
             + (" pinned" if axis.pinned else "")
             for i, axis in enumerate(self.domain.leaf)
@@ -158,13 +159,16 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
         """The logical extents, as ints where static."""
         return tuple([axis.extent for axis in self.domain.logical])
 
-    def axis(self, position: int) -> IterDomain:
-        """Return leaf axis `position` (negative from the end): a handle to parallelize or pin.
+    def axis(self, position: Axis) -> IterDomain:
+        """Return leaf axis `position` (negative from the end, or a name): a handle.
+
+        It has `parallelize` and `pin`.
 
         Raises:
-            ScheduleError: out of range.
+            ScheduleError: out of range, or no name of an axis.
         """
-        from loopnest.schedule.transaction import PrimitiveRefused, leaf_position
+        from loopnest.schedule.axis_places import leaf_position
+        from loopnest.schedule.transaction import PrimitiveRefused
 
         try:
             return self.domain.leaf[leaf_position(self, position)]
@@ -233,6 +237,7 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
         """Make `definition` the one of this tensor, and keep the producers' consumers right."""
         old = self.producers
         self.fusion.change(self, "definition", definition)
+        name_axes(self.domain, definition, self.fusion.algebra.equal)
         for producer in dict.fromkeys((*old, *definition.producers)):
             keep = producer._consumers
             if producer in old:

@@ -289,6 +289,9 @@ def _spec(
     tensor, place = next(
         ((t, p) for t, p in reversed(members) if t.domain.leaf[p] is node), members[-1]
     )
+    if not tensor.domain.leaf[place].is_named:
+        named = ((t, p) for t, p in reversed(members) if t.domain.leaf[p].is_named)
+        tensor, place = next(named, (tensor, place))
     return LoopSpec(
         node,
         extent,
@@ -321,7 +324,7 @@ def _common_axis(
 
 
 def _label(tensor: TensorView, place: int) -> str:
-    return f"{tensor.domain.leaf[place].kind.letter}{place}"
+    return tensor.domain.loop_label(place)
 
 
 def _takes_one(spec: LoopSpec) -> bool:

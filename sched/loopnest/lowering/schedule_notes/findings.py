@@ -129,6 +129,22 @@ def _stored(lowering: Lowering, intent: Intent) -> Finding:
     )
 
 
+def _lost(lowering: Lowering, intent: Intent) -> Finding:
+    """Say that axes with names gave way to the loops of another tensor."""
+    names = intent.value
+    assert isinstance(names, tuple)
+    assert intent.tensor is not None
+    tensor = lowering.held[intent.tensor].name
+    are = "axis {} of {} is" if len(names) == 1 else "axes {} of {} are"
+    return note_of(
+        lowering,
+        intent,
+        f"the {are.format(' and '.join(names), tensor)} no more",
+        "loops of another tensor, which are split otherwise, took the place",
+        "name the axes of that tensor, which replay carries, or split both alike",
+    )
+
+
 def _elements(lowering: Lowering, intent: Intent) -> Finding:
     """Say that an automatic schedule has no loops for a fold but the plainest."""
     return note_of(
@@ -164,5 +180,6 @@ CHECKS: dict[str, Check] = {
     "range": _range,
     "stored": _stored,
     "elements": _elements,
+    "lost": _lost,
 }
 """The check of each kind of intent."""

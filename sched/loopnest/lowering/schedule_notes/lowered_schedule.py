@@ -150,12 +150,12 @@ def _spread(tensor: TensorView) -> tuple[str, str]:
         other = image.get(axis)
         if axis.is_reduction:
             continue
-        mine = f"{axis.kind.letter}{number}"
+        mine = axis.label(number)
         if other not in consumer.domain.leaf:
             places.append(f"{mine} is no loop")
         elif consumer.domain.leaf.index(other) != number:
             place = consumer.domain.leaf.index(other)
-            places.append(f"{mine} is {other.kind.letter}{place}")
+            places.append(f"{mine} is {other.label(place)}")
     return shared + (f", where its {', its '.join(places)}" if places else ""), remedy
 
 

@@ -56,6 +56,9 @@ def matmul(a: TensorView, b: TensorView, dtype: DType | None = None) -> TensorVi
     inner = len(b.sizes) - 2
     order = (*range(inner), inner + 1, inner)
     right = insert_axes(b, _mask(rank, len(b.sizes), rank - 3), order)
+    for side in (left, right):
+        for axis, name in zip(side.domain.root[-3:], "mnk", strict=True):
+            axis.names = tuple(dict.fromkeys((*axis.names, name)))
     product = elementwise(fusion, "mul", (left, right), (computed, computed), computed, _product)
     assert isinstance(product, TensorView)
     said = "" if dtype is None else f", dtype={dtype}"

@@ -16,6 +16,7 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const, Expr, cast
 from loopnest.scalar.operators import Operators
 from loopnest.tensor.fusion import Fusion, current_fusion
+from loopnest.tensor.intents import take_back
 from loopnest.tensor.tensor_view import TensorView
 
 Number: TypeAlias = "bool | int | float"
@@ -177,7 +178,7 @@ def _misplaced(
             call,
             f"{found.name} is computed inside its consumers already "
             f"(compute_at_pos {found.compute_at_pos})",
-            "define all consumers of a tensor before it is inlined",
+            f"define all consumers of a tensor before it is inlined: {take_back(found)}",
         )
     if found.fusion.name == fusion.name:
         reason = f"{show(found)} belongs to another fusion of the name {fusion.name}"
