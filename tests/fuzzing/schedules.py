@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from fuzzing.judge import require_order
+from fuzzing.named_axes import by_names
 from fuzzing.program import Session
 from fuzzing.schedule_styles import ScheduleStyles
 
@@ -83,6 +84,9 @@ class ScheduleWriter(ScheduleStyles):
             self.rng = drawn
 
     def _attempt(self, line: str) -> bool:
+        own = Random(f"{line}/{len(self.session.schedule)}")
+        if own.random() < 0.25:  # the same call; what others draw stays the same
+            line = by_names(line, self.session, own)
         accepted = self.session.attempt(line, self.report)
         if accepted:
             if "inline_most" in line:
