@@ -47,16 +47,16 @@ def by_channels(f, threads, lanes, loads, parts):
     """
     y, mean, scale = f["y"], f["mean"], f["scale"]
     copy = f["x"].cache_after()
-    y.reorder([1, 0, 2])
-    y.split(2, lanes or 16 // y.dtype.size)
+    y.reorder("C", "N")
+    y.split("S", lanes or 16 // y.dtype.size)
     y.split(2, threads)
-    y.split(1, loads)
+    y.split("N", loads)
     y.split(1, parts, inner=False)
     y.reorder({3: 5})  # [C, parts, N / .., S / .., threads, loads, lanes]
     ln.propagate(y)  # through the copy of x it reaches the moments too
-    y.axis(0).parallelize(ln.ParallelType.grid_x)
-    mean.compute_at(y, 1)
-    scale.compute_at(y, 1)
+    y.parallelize(C=ln.ParallelType.grid_x)
+    mean.compute_at(y, "C")
+    scale.compute_at(y, "C")
     for tensor in (y, mean):
         if parts > 1:
             tensor.axis(1).parallelize(ln.ParallelType.grid_y)
@@ -90,12 +90,12 @@ def gpu_grid(f, threads=256, lanes=None, loads=4, parts=4):
 def cpu(f):
     """Channels go to the cores; a core folds the moments of one, then normalises it."""
     y, mean, scale = f["y"], f["mean"], f["scale"]
-    y.reorder([1, 0, 2])
+    y.reorder("C", "N")
     ln.propagate(y)
-    mean.reorder([1, 0, 2])
-    y.parallelize({0: ln.ParallelType.cpu_parallel})
-    mean.compute_at(y, 1)
-    scale.compute_at(y, 1)
+    mean.reorder("C", "N")
+    y.parallelize(C=ln.ParallelType.cpu_parallel)
+    mean.compute_at(y, "C")
+    scale.compute_at(y, "C")
     ln.inline_most()
 
 

@@ -275,9 +275,9 @@ def gpu_registers(f, threads=16, tile=4):
     left, right = product.producers
     total = c.cache_before()
 
-    c.split(1, tile)
+    c.split("N", tile)
     c.split(1, threads)
-    c.split(0, tile)
+    c.split("M", tile)
     c.split(0, threads)  # [M / 64, 16, 4, N / 64, 16, 4]
     c.reorder([0, 3, 1, 4, 2, 5])
     c.parallelize(
@@ -312,13 +312,13 @@ def gpu_split_k(f, slices=8, depth=32, rows=8, columns=32):
     (product,) = c.producers
     grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
     tiles = widened(f) or [f[name].cache_after() for name in ("a", "b")]
-    c.split(2, depth)
+    c.split("K", depth)
     c.split(2, slices)  # [M, N, K / 256, 8, 32]
     part = c.rfactor([2, 4])
     total = part.cache_before()
     part.memory = ln.GLOBAL
-    part.split(1, columns)
-    part.split(0, rows)  # [M / 8, 8, N / 32, 32, 8]
+    part.split("N", columns)
+    part.split("M", rows)  # [M / 8, 8, N / 32, 32, 8]
     part.reorder([4, 0, 2, 1, 3])
     part.parallelize({0: ln.ParallelType.grid_z, 1: ln.ParallelType.grid_y, 2: grid})
     part.parallelize({3: ln.ParallelType.block_y, 4: block})
@@ -358,9 +358,9 @@ def cpu(f, rows=None, parts=2, lanes=None):
     left, right = product.producers
     total = c.cache_before()
 
-    c.split(1, lanes)
+    c.split("N", lanes)
     c.split(1, parts)
-    c.split(0, rows)
+    c.split("M", rows)
     c.reorder({2: 0})  # [N / columns, M / rows, rows, parts, lanes]
     c.parallelize({0: ln.ParallelType.cpu_parallel, 2: ln.ParallelType.unroll})
     right.compute_at(c, 1)
