@@ -434,8 +434,10 @@ def test_two_axes_of_one_name_are_given_by_position() -> None:
     with ln.Fusion() as f:
         x = f.input("x", ("N",), ln.float32)
         y = f.output(x[:, None] * x[None, :], "y")
-    why = "axes 0 and 1 of y are named 'N'; give a position"
-    with refused(f"y.split(axis='N', factor=4): {why}"):
+    with refused(
+        "y.split(axis='N', factor=4): axes 0 and 1 of y are named 'N'; its axes are [i0 N, i1 N]: "
+        "give another name, or a position"
+    ):
         y.split("N", 4)
     y.split(0, 4, names=("no", "ni"))
     assert y.axis("N") is y.leaf_domain[2]
@@ -447,7 +449,10 @@ def test_two_axes_of_one_name_are_given_by_position() -> None:
     y.split("N", 8, names=("o", "i"))
     t.compute_at(y, "i")
     assert given(t) == ["i0 o", "i1 i", "i2 o", "i3 i"]
-    with refused("T1.axis('o'): axes 0 and 2 of T1 are named 'o'; give a position"):
+    with refused(
+        "T1.axis('o'): axes 0 and 2 of T1 are named 'o'; its axes are [i0 o, i1 i, i2 o, i3 i]: "
+        "give another name, or a position"
+    ):
         t.axis("o")
     assert "for i2 in ceildiv(D, 4):\n" in str(ln.lower(f))
 

@@ -78,15 +78,16 @@ def named_place(axes: Sequence[IterDomain], name: str, of: str) -> int:
     found = first or [place for place, axis in enumerate(axes) if name in axis.names]
     if len(found) == 1:
         return found[0]
-    if found:
-        places = f"{', '.join(map(str, found[:-1]))} and {found[-1]}"
-        raise PrimitiveRefused(f"axes {places} of {of} are named {name!r}", "give a position")
     listed = ", ".join(
         f"{axis.kind.letter}{place}" + ("" if not axis.names else f" {'/'.join(axis.names)}")
         for place, axis in enumerate(axes)
     )
     named = any(axis.names for axis in axes)
     hint = f"its axes are [{listed}]" + ("" if named else ": none has a name, give a position")
+    if found:
+        places = f"{', '.join(map(str, found[:-1]))} and {found[-1]}"
+        why = f"axes {places} of {of} are named {name!r}"
+        raise PrimitiveRefused(why, f"{hint}: give another name, or a position")
     raise PrimitiveRefused(f"{of} has no axis named {name!r}", hint)
 
 
