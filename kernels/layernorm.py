@@ -130,6 +130,37 @@ def gpu_shared(f, threads=256, lanes=None):
     ln.inline_most()
 
 
+@layernorm.schedule("gpu_async")
+def gpu_async(f, rows=8, threads=128, lanes=None, stages=2):
+    """A block takes `rows` rows one after another; the next ones are on their way meanwhile.
+
+    As "gpu_shared", with `stages` rows in shared memory, copied `stages` - 1 rows ahead by 16 bytes,
+    as in softmax.py.
+    """
+    y, total, squares = f["y"], f["total"], f["squares"]
+    y.split(1, lanes or 16 // y.dtype.size)
+    y.split(1, threads)
+    y.split(0, rows)  # [N / 8, 8, D / 512, 128, 4]
+    row, gamma, beta = [f[name].cache_after() for name in ("x", "gamma", "beta")]
+    copy = row.cache_after()
+    ln.propagate(y)
+    y.parallelize({0: ln.ParallelType.grid_x})
+    for tensor in (row, total, squares):
+        tensor.compute_at(y, 2)
+    for tensor in (row, total, squares, y):
+        tensor.axis(3).parallelize(ln.ParallelType.block_x)
+    for tensor in (row, y):
+        tensor.axis(4).parallelize(ln.ParallelType.vectorize)
+    row.memory = ln.SHARED
+    row.axis(2).pin()
+    f["centered"].compute_at(squares, -2, recompute=True)
+    by_vectors(copy, (total, squares, y))
+    for copy in (gamma, beta):
+        by_vectors(copy, (y,))
+    row.move_by("cp.async").circular_buffer(stages)
+    ln.inline_most()
+
+
 @layernorm.schedule("cpu")
 def cpu(f, lanes=16, chains=4):
     """Rows go to the cores; `centered` keeps a row in the core's cache.

@@ -137,6 +137,38 @@ def gpu_shared(f, threads=256, lanes=None):
     ln.inline_most()
 
 
+@softmax.schedule("gpu_async")
+def gpu_async(f, rows=8, threads=128, lanes=None, stages=2):
+    """A block takes `rows` rows one after another; the next ones are on their way meanwhile.
+
+    Rows lie in shared memory as in "gpu_shared", `stages` of them: threads begin the copies of a
+    row, by 16 bytes, `stages` - 1 rows before it is read. Each thread reads what it copied itself,
+    so that no barrier is needed but those of the two reductions.
+    """
+    y, total = f["y"], f["total"]
+    y.split(1, lanes or 16 // y.dtype.size)
+    y.split(1, threads)
+    y.split(0, rows)  # [N / 8, 8, D / 512, 128, 4]
+    row = f["x"].cache_after()
+    copy = row.cache_after()
+    ln.propagate(y)
+    y.parallelize({0: ln.ParallelType.grid_x})
+    for tensor in (row, f["largest"], total):
+        tensor.compute_at(y, 2)
+    for tensor in (row, f["largest"], total, y):
+        tensor.axis(3).parallelize(ln.ParallelType.block_x)
+    for tensor in (row, y):
+        tensor.axis(4).parallelize(ln.ParallelType.vectorize)
+    for tensor in (f["largest"], total):
+        tensor.axis(4).parallelize(ln.ParallelType.unroll)
+    row.memory = ln.SHARED
+    row.axis(2).pin()
+    twice(f)
+    by_vectors(copy, (f["largest"], total, y))
+    row.move_by("cp.async").circular_buffer(stages)
+    ln.inline_most()
+
+
 @softmax.schedule("cpu")
 def cpu(f, lanes=16, chains=4):
     """Rows go to the cores; `e` keeps a row in the core's cache.
