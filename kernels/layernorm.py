@@ -134,8 +134,8 @@ def gpu_shared(f, threads=256, lanes=None):
 def gpu_async(f, rows=8, threads=128, lanes=None, stages=2):
     """A block takes `rows` rows one after another; the next ones are on their way meanwhile.
 
-    As "gpu_shared", with `stages` rows in shared memory, copied `stages` - 1 rows ahead by 16 bytes,
-    as in softmax.py.
+    As "gpu_shared", with `stages` rows in shared memory: threads begin the copies of a row, by 16
+    bytes, `stages` - 1 rows before it is read, as in softmax.py.
     """
     y, total, squares = f["y"], f["total"], f["squares"]
     y.split(1, lanes or 16 // y.dtype.size)

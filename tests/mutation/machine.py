@@ -14,7 +14,7 @@ that thread had passed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -69,8 +69,8 @@ class Block:
 class Thread:
     """A thread: a generator that stops where threads must come together."""
 
-    __slots__ = ("answer", "at", "atomic", "block", "instances", "machine", "number", "steps",
-                 "trace", "waits", "warp", "warp_epoch")  # fmt: skip
+    __slots__ = ("answer", "at", "atomic", "block", "groups", "instances", "machine", "number",
+                 "steps", "trace", "waits", "warp", "warp_epoch")  # fmt: skip
 
     def __init__(self, machine: Machine, block: Block, number: int) -> None:
         self.machine, self.block, self.number = machine, block, number
@@ -79,6 +79,8 @@ class Thread:
         self.at = 0
         self.atomic: int | None = None
         """The number of the buffer that the thread is updating in one step."""
+        self.groups: list[list[Callable[[], None]]] = [[]]
+        """What lands with each group of copies; the last one is open."""
         self.waits: tuple[Any, ...] | None = None
         self.answer: object = None
         self.instances: dict[int, int] = {}
@@ -107,6 +109,34 @@ class Thread:
         self.machine.broke("bounds", self, self.machine.buffers[number], index)
         if 0 <= place < len(held):
             held[place] = value
+
+    def fly(
+        self,
+        value: object,
+        store: Callable[[object], None],
+        again: Callable[[], object] | None,
+    ) -> None:
+        """Begin a copy: nothing is known of its element until it lands."""
+        store(UNDEFINED)
+
+        def land() -> None:
+            if again is not None:
+                again()
+            store(value)
+
+        self.groups[-1].append(land)
+
+    def commit(self) -> None:
+        """Close the open group."""
+        self.groups.append([])
+
+    def land(self, pending: int) -> None:
+        """Land all but the last closed groups."""
+        closed = len(self.groups) - 1
+        for group in self.groups[: max(closed - pending, 0)]:
+            for landing in group:
+                landing()
+            group.clear()
 
     def shared(self, number: int) -> Storage:
         """Return this block's copy of a shared buffer, from here on with undefined elements."""

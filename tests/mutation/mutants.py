@@ -16,7 +16,9 @@ from loopnest.kir import (
     Arrive,
     Barrier,
     Collective,
+    Commit,
     If,
+    Issue,
     Launch,
     Let,
     Loop,
@@ -24,6 +26,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Wait,
 )
 from loopnest.kir import walk as statements
 from loopnest.kir.lowered import Lowered
@@ -35,10 +38,13 @@ from mutation.thread_mutants import (
     of_arrival,
     of_barrier,
     of_collective,
+    of_commit,
+    of_issue,
     of_launch,
     of_loop,
     of_one_launch,
     of_shuffle,
+    of_wait,
     swapped_neighbours,
     swapped_threads,
 )
@@ -55,6 +61,7 @@ CORE = frozenset({
 KINDS = CORE | {
     "launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias", "redirect", "clobber",
     "type", "interface", "values", "constant", "operation", "swizzle", "atomic",
+    "flight",
 }  # fmt: skip
 """All kinds.
 
@@ -85,6 +92,7 @@ values      swap the values of two neighbouring stores
 interface   what a caller sees: parameters, their types and order, outputs, memory, assumptions
 constant    another literal in a value
 operation   another operation in a value
+flight      copies in flight: an issue, a commit or a wait dropped or moved, a wait for more or less
 atomic      a load, a computation and a store in place of an update in one step
 """
 
@@ -142,6 +150,9 @@ _OF: Mapping[type[Stmt], Callable[[Program, Any], Iterator[Mutant]]] = {
     Shuffle: of_shuffle,
     Arrive: of_arrival,
     Collective: of_collective,
+    Issue: of_issue,
+    Commit: of_commit,
+    Wait: of_wait,
     Launch: of_one_launch,
 }
 """What may be changed in a statement of each class."""

@@ -109,6 +109,7 @@ class _Writer:
     names: dict[Expr, str] = field(default_factory=dict)
     texts: dict[Expr, str] = field(default_factory=dict)
     constants: dict[str, Any] = field(default_factory=dict)
+    issuing: bool = False
 
     def function(self) -> Callable[..., Iterator[Any]]:
         from mutation.memory import UNDEFINED
@@ -195,15 +196,9 @@ class _Writer:
                 made = f"T.shared({number})" if shared else f"[U] * {self.layouts[number][2]}"
                 put(f"{pad}m{number} = {made}")
             case kir.Store():
-                value = _converted(self.text(node.value), node.value.dtype, node.storage.dtype)
-                call = self._call("S", node.storage, node.index, node.flat, value)
-                if node.atomic:
-                    number = self.buffers.index(node.storage)
-                    put(f"{pad}T.atomic = {number}")
-                    put(f"{pad}{call}")
-                    put(f"{pad}T.atomic = None")
-                else:
-                    put(f"{pad}{call}")
+                self._store(node, pad)
+            case kir.Issue() | kir.Commit() | kir.Wait():
+                self._copies(node, depth, pad, loops)
             case kir.Let():
                 put(f"{pad}{self.name(node.var)} = {self.text(node.value)}")
             case kir.Barrier():
@@ -219,6 +214,50 @@ class _Writer:
                 self._body(node.body, depth, loops)
             case _:
                 assert_never(node)
+
+    def _store(self, node: kir.Store, pad: str) -> None:
+        value = _converted(self.text(node.value), node.value.dtype, node.storage.dtype)
+        call = self._call("S", node.storage, node.index, node.flat, value)
+        if node.atomic:
+            number = self.buffers.index(node.storage)
+            self.lines.append(f"{pad}T.atomic = {number}")
+            self.lines.append(f"{pad}{call}")
+            self.lines.append(f"{pad}T.atomic = None")
+        elif self.issuing:
+            self._fly(node, pad)
+        else:
+            self.lines.append(f"{pad}{call}")
+
+    def _copies(
+        self,
+        node: kir.Issue | kir.Commit | kir.Wait,
+        depth: int,
+        pad: str,
+        loops: tuple[str, ...],
+    ) -> None:
+        if isinstance(node, kir.Issue):
+            self.issuing = True
+            self._body(node.body, depth, loops)
+            self.issuing = False
+        elif isinstance(node, kir.Commit):
+            self.lines.append(f"{pad}T.commit()")
+        else:
+            self.lines.append(f"{pad}T.land({node.pending})")
+
+    def _fly(self, node: kir.Store, pad: str) -> None:
+        """Begin a copy: its element is undefined, and its source read, until it lands."""
+        number = self.numbers[node.storage]
+        mark = "f" if node.flat else ""
+        index = "".join([f"{self.text(i)}, " for i in node.index])
+        held = _converted("v", node.value.dtype, node.storage.dtype)
+        again = "None"
+        if isinstance(node.value, Load):
+            place = "".join([f"{self.text(i)}, " for i in node.value.args])
+            source, flat = self.numbers[node.value.buffer], "f" if node.value.flat else ""
+            again = f"lambda m=m{source}, a=({place}): L{flat}{source}(T, m, *a)"
+        store = f"lambda v, m=m{number}, a=({index}): S{mark}{number}(T, m, v, *a)"
+        self.lines.append(f"{pad}v = {self.text(node.value)}")
+        self.lines.append(f"{pad}T.fly({held}, {store}, {again})")
 
     def _loop(self, node: kir.Loop, depth: int, pad: str, loops: tuple[str, ...]) -> None:
         name, extent = self.name(node.var), self.text(node.var.extent)

@@ -11,14 +11,17 @@ from loopnest.kir import (
     Arrive,
     Barrier,
     Collective,
+    Commit,
     If,
+    Issue,
     Launch,
     Loop,
     Program,
     Shuffle,
     Stmt,
+    Wait,
     bodies,
-    is_sync,
+    is_unconditional,
     map_body,
 )
 from loopnest.kir import walk as statements
@@ -114,7 +117,7 @@ def swapped_threads(program: Program, nodes: list[Stmt]) -> Iterator[Mutant]:
 
 def swapped_neighbours(program: Program) -> Iterator[Mutant]:
     for a, b in neighbours(program):
-        if not any(isinstance(n, Allocate) or is_sync(n) for n in (a, b)):
+        if not any(isinstance(n, Allocate) or is_unconditional(n) for n in (a, b)):
             yield Mutant("order", "swap two neighbours", swapped(program, a, b), b)
 
 
@@ -143,6 +146,33 @@ def of_barrier(program: Program, node: Barrier) -> Iterator[Mutant]:
             test = Op("eq", (LaunchIndex(dimension), integer(0)), dtypes.bool_)
             new = If(test, (node,))
             yield made(f"only where {dimension.value} is 0:", replaced(program, node, new))
+
+
+def of_issue(program: Program, node: Issue) -> Iterator[Mutant]:
+    yield Mutant("flight", "store at once", replaced(program, node, node.body), node)
+    yield Mutant("flight", "drop issue", replaced(program, node, None), node)
+
+
+def of_commit(program: Program, node: Commit) -> Iterator[Mutant]:
+    yield Mutant("flight", "drop commit", replaced(program, node, None), node)
+    yield Mutant("flight", "commit twice", replaced(program, node, (node, Commit())), node)
+    yield from _moved(program, node, "commit")
+
+
+def of_wait(program: Program, node: Wait) -> Iterator[Mutant]:
+    yield Mutant("flight", "drop wait", replaced(program, node, None), node)
+    for step in (1, -1) if node.pending else (1,):
+        text = f"wait {node.pending + step} instead of {node.pending}"
+        new = replace(node, pending=node.pending + step)
+        yield Mutant("flight", text, replaced(program, node, new), node)
+    yield from _moved(program, node, "wait")
+
+
+def _moved(program: Program, node: Commit | Wait, name: str) -> Iterator[Mutant]:
+    for a, b in neighbours(program):
+        if node in (a, b):
+            way = "raise" if b is node else "lower"
+            yield Mutant("flight", f"{way} {name}", swapped(program, a, b), node)
 
 
 def of_shuffle(program: Program, node: Shuffle) -> Iterator[Mutant]:
