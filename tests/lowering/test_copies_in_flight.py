@@ -252,3 +252,21 @@ def test_fills_are_in_flight_too() -> None:
         if isinstance(node, Store) and any(isinstance(a, Issue) for a in around)
     ]
     assert set(issued) == {"define", "fill"}
+
+
+def test_diagnose_sees_what_copies_bring() -> None:
+    kernel = ln.lower(column_sums(3))
+    found = str(ln.diagnose(kernel, np.ones((7, 12), np.float32)))
+    assert found == "column_sums: all 4 tensors have the values of the math"
+
+
+def test_a_copy_that_came_to_lie_in_between() -> None:
+    f, tile, _ = tensors()
+    shared(f, tile).move_by("cp.async")
+    tile.cache_before()
+    with pytest.raises(ln.LoweringError) as caught:
+        ln.lower(f)
+    assert str(caught.value) == (
+        "T3: it is moved by cp.async, from GLOBAL memory, and is stored T4[i2, i3]; let it copy an "
+        "input, or a tensor in GLOBAL memory, and compute from it"
+    )

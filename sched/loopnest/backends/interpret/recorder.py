@@ -74,7 +74,9 @@ class Recorder(Machine):
     def _record(self, node: kir.Store, element: tuple[Expr, ...], frame: Frame) -> None:
         held = self.recorded[node.tensor]
         address = self.eval.address(Load(node.storage, node.index, node.flat), frame)
-        value = self.memory[node.storage].load(address)
+        # What a copy in flight brings is not there yet.
+        flying = self.flying.copies[-1].value if self.flying.issuing else None
+        value = self.memory[node.storage].load(address) if flying is None else flying
         if node not in self.stores:
             self.stores.append(node)
         if not held.values.ndim:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
+from loopnest.errors import LoweringError
 from loopnest.kir import Allocate, Commit, Issue, Store, Wait
 from loopnest.lowering.loops.guarded_tree import Guarded, Tree, TreeItem, fresh
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Load
 
 LEAST_BYTES = 4
 """How many bytes a copy in flight moves at least; 8 or 16 are the others."""
@@ -34,10 +37,31 @@ def issue_moves(tree: Tree, moves: Mapping[str, str]) -> Tree:
 def _issued(item: TreeItem, moves: Mapping[str, str]) -> TreeItem:
     stored = list(dict.fromkeys(stored_tensors(item)))
     if len(stored) == 1 and stored[0] in moves:
+        _require_copies(item, moves[stored[0]])
         return Tree(None, None, (item,), Issue(moves[stored[0]], ()))
     if isinstance(item, Tree):
         return replace(item, body=tuple([_issued(inner, moves) for inner in item.body]))
     return item
+
+
+def _require_copies(item: TreeItem, name: str) -> None:
+    """Refuse stores of what is in registers, or computed: a later call may have put it there.
+
+    Raises:
+        LoweringError: there is one.
+    """
+    for inner in item.body if isinstance(item, Tree) else ():
+        _require_copies(inner, name)
+    for node in item.statements if isinstance(item, Guarded) else ():
+        value = node.value if isinstance(node, Store) else None
+        if isinstance(node, Store) and not (
+            isinstance(value, Load) and value.buffer.memory is Memory.GLOBAL
+        ):
+            raise LoweringError(
+                node.tensor,
+                f"it is moved by {name}, from GLOBAL memory, and is stored {value}",
+                "let it copy an input, or a tensor in GLOBAL memory, and compute from it",
+            )
 
 
 def stored_tensors(item: TreeItem) -> Iterator[str]:
