@@ -462,8 +462,12 @@ class ScheduleCalls:
                 yield f"{name}.axis({axis}).parallelize(ln.ParallelType.{kind})"
 
     def _rotated(self, name: str) -> Iterator[str]:
-        """Yield a circular buffer, and perhaps another memory for it."""
-        yield f"{name}.circular_buffer({self._turns()})"
+        """Yield a circular buffer, and perhaps another memory for it, or copies in flight."""
+        moved = self._of(name).memory is ln.SHARED and self.rng.random() < 0.5
+        if moved:
+            yield f"{name}.move_by('cp.async')"
+        if not moved or self.rng.random() < 0.8:
+            yield f"{name}.circular_buffer({self._turns()})"
         if self.rng.random() < 0.3:
             yield f"{name}.memory = ln.{self.rng.choice(MEMORIES)}"
 

@@ -10,6 +10,7 @@ import pytest
 import loopnest as ln
 from helpers.flying_nests import column_sums
 from loopnest.kir import Barrier, Commit, Issue, Store, Wait
+from loopnest.kir.legal_program import program_faults
 
 PT = ln.ParallelType
 SIZES = [(13, 260), (4, 131), (0, 8)]
@@ -270,3 +271,33 @@ def test_a_copy_that_came_to_lie_in_between() -> None:
         "T3: it is moved by cp.async, from GLOBAL memory, and is stored T4[i2, i3]; let it copy an "
         "input, or a tensor in GLOBAL memory, and compute from it"
     )
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_buffer_that_rotates_inside_of_a_loop_that_was_parted(moved: bool) -> None:
+    """The loop over threads inside of the outer one is parted; the inner loop stays itself."""
+    with ln.Fusion("nested") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        w = f.input("w", ("N", "D"), ln.float32)
+        y = f.output(ln.max(x * 2 + w * 3, axis=0), "y")
+    outer, inner = x.cache_after(), w.cache_after()
+    y.split(1, 2)
+    y.split(0, 8)  # [r N / 8, r 8, D / 2, 2]
+    y.axis(1).parallelize(PT.grid_x)
+    for tile, at, lanes in ((outer, 1, 8), (inner, 3, 4)):
+        tile.memory = ln.SHARED
+        tile.compute_at(y, at)
+        tile.split(-1, lanes)
+        tile.axis(-2).parallelize(PT.block_x)
+        if moved:
+            tile.move_by("cp.async")
+        tile.circular_buffer(3)
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert program_faults(kernel.program) == []
+    assert "T7: float32[3, " in str(kernel)
+    rng = np.random.default_rng(0)
+    a, b = [rng.integers(-9, 9, (19, 12)).astype(np.float32) for _ in range(2)]
+    for options in ({}, {"thread_order": 1}):
+        got = ln.compile(f, target="interpret", **options)(a, b)
+        np.testing.assert_array_equal(got, (2 * a + 3 * b).max(0))

@@ -279,7 +279,9 @@ class _Circle:
                     (loads, inner.loads), (stores, inner.stores), (rest, inner.rest)
                 ):  # fmt: skip
                     if part:
-                        whole.append(fresh(replace(item, body=part), {}))
+                        made_of = replace(item, body=part)
+                        # What stays keeps its loops: other buffers may rotate through these.
+                        whole.append(made_of if whole is rest else fresh(made_of, {}))
             elif stored - mine:
                 others = ", ".join(sorted(stored - mine))
                 raise LoweringError(
