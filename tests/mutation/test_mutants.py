@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
+from helpers.flying_nests import pipeline, plain
 from loopnest import kir
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.nest_text import print_nest
@@ -64,7 +65,10 @@ def texts(kind: str, nest: str = NEST) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", sorted(KINDS - {"claim", "init", "identity", "clobber", "values", "swizzle", "atomic"})
+    "kind",
+    sorted(
+        KINDS - {"claim", "init", "identity", "clobber", "values", "swizzle", "atomic", "flight"}
+    ),
 )
 def test_each_kind_is_made_and_changes_the_nest(kind: str) -> None:
     program = parse_nest(NEST)
@@ -76,6 +80,17 @@ def test_each_kind_is_made_and_changes_the_nest(kind: str) -> None:
         same_text = kind in ("launch", "stride", "buffer", "interface")
         assert same_text or print_nest(mutant.program) != text
         assert kind == "interface" or len(mutant.program.params) == len(program.params)
+
+
+def test_copies_in_flight_are_changed() -> None:
+    found = texts("flight", plain(pipeline(3, 2)))
+    assert {text for text in found if not text.startswith(("raise", "lower"))} == {
+        "store at once", "drop issue", "drop commit", "commit twice", "drop wait",
+        "wait 2 instead of 1", "wait 0 instead of 1",
+    }  # fmt: skip
+    assert {text for text in found if text.startswith(("raise", "lower"))} == {
+        "raise commit", "lower commit", "lower wait"
+    }  # fmt: skip
 
 
 def test_swizzles_that_are_no_permutation_are_wrong() -> None:
