@@ -235,6 +235,33 @@ def swizzle(f: ln.Fusion) -> None:
     t.split(0, 32).swizzle(ln.Swizzle.XOR, 1, 2)
 
 
+QUADS = ln.Fragment("(g) (t p) -> (g t) (p)", g=8, t=4, p=2)
+
+
+@case(("parallel", "the launch has 32 along block_x, which it uses"))
+def distribute(f: ln.Fusion) -> None:
+    _, y = pointwise(f)
+    y.split(1, 8).split(0, 8)
+    y.distribute(QUADS, (1, 3))
+
+
+@case(("place", "its statements stand inside of c.i2, c.r0, c.r3"))
+def instruct(f: ln.Fusion) -> None:
+    row = "mma.m16n8k16.f32.f16"
+    with f:
+        a, b = f.input("a", (16, 32), ln.float16), f.input("b", (32, 8), ln.float16)
+        c = f.output(ln.matmul(a, b, dtype=ln.float32), "c")
+    (product,) = c.producers
+    held = [operand.cache_after() for operand in (a, b)]
+    c.split(2, 16).reorder({2: 0})
+    for tensor in held:
+        tensor.memory = ln.WARP
+        tensor.compute_at(c, 1)
+    c.instruct(row, axes=(1, 2, 3))
+    product.compute_at(c, -1)
+    f.inline_most(product.producers, replay=True)
+
+
 @case(("order", "the strides of its buffer have that order"), ("pad", "its buffer has these gaps"))
 def set_allocation(f: ln.Fusion) -> None:
     pointwise(f)[0].set_allocation([1, 0], {0: 1})

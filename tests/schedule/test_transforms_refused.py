@@ -86,7 +86,7 @@ BAD: list[tuple[Call, str]] = [
     (lambda y: y.parallelize({0: "grid_x"}),  # type: ignore[dict-item]
      "y.parallelize({0: 'grid_x'}): 'grid_x' is no ParallelType; use ln.ParallelType.{serial, "
      "grid_x, grid_y, grid_z, block_x, block_y, block_z, vectorize, unroll, unswitch, "
-     "cpu_parallel}"),
+     "cpu_parallel, mma}"),
     (lambda y: y.parallelize({0: PT.block_x, 1: PT.block_x}),
      "y.parallelize({0: block_x, 1: block_x}): axes 0 and 1 of y would both be block_x; "
      "one axis of a tensor may have a launch dimension"),
@@ -134,7 +134,8 @@ def test_a_memory_is_one_of_three() -> None:
     with pytest.raises(ln.ScheduleError) as caught:
         t.memory = "shared"  # type: ignore[assignment]
     assert str(caught.value) == (
-        "T1.set_memory('shared'): 'shared' is no memory; use ln.LOCAL, ln.SHARED or ln.GLOBAL"
+        "T1.set_memory('shared'): 'shared' is no memory; use ln.LOCAL, ln.WARP, ln.SHARED or "
+        "ln.GLOBAL"
     )
 
 

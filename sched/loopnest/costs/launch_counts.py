@@ -269,7 +269,7 @@ class _Counting:
                     self._body(node.body, points, (*now, 1))
                 case kir.Issue():
                     self._body(node.body, points, now)
-                case kir.Launch():
+                case kir.Launch() | kir.Tile():
                     raise kir.one_launch(node)
                 case kir.Store() | kir.Let() | kir.Barrier() | kir.Shuffle() | kir.Arrive():
                     self._statement(self._site_of[node, now], points)

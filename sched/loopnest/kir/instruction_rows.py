@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loopnest.kir.instruction_table import (
+    LATER,
     Instruction,
     Operand,
     add_instruction,
@@ -13,7 +14,7 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.fragments import Fragment
 
-__all__ = ["Instruction", "Operand", "add_instruction", "instructions"]
+__all__ = ["LATER", "Instruction", "Operand", "add_instruction", "instructions"]
 
 _UNIT = 2.0**-23
 """What a tensor core rounds sums to, relative to the largest magnitude."""
@@ -35,12 +36,14 @@ def _product(
         "a": Operand(factor, ("m", "k"), a),
         "b": Operand(factor, ("k", "n"), b),
     }
-    wide = "" if factor is total else f"{total}"
+    left, right = [
+        text if factor is total else f"{total}({text})" for text in ("a[m, k]", "b[k, n]")
+    ]
     add_instruction(
         Instruction(
             name,
             operands,
-            f"d[m, n] = d[m, n] + {wide}(a[m, k]) * {wide}(b[k, n])",
+            f"d[m, n] = d[m, n] + {left} * {right}",
             ptx=f"mma.sync.aligned.{ptx} {{d}}, {{a}}, {{b}}, {{d}};",
             accuracy=accuracy,
         )

@@ -29,6 +29,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Tile,
     Wait,
     bodies,
     written,
@@ -36,6 +37,7 @@ from loopnest.kir import (
 from loopnest.kir import walk as kir_walk
 from loopnest.kir.atomic_updates import is_update
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.legal_tiles import tile_faults
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
@@ -73,6 +75,7 @@ def program_faults(program: Program, *, staged: bool = True) -> list[str]:
     for part in program.launches:
         scope = _VisibleNames(part, staged, frozenset(known), stored)
         found += scope.body(part.body)
+        found += tile_faults(part)
     if len(program.launches) < len(program.body):
         beside = [n for n in program.body if not isinstance(n, Launch)]
         if beside and len(beside) < len(program.body):
@@ -165,8 +168,8 @@ class _VisibleNames:
             case Barrier():
                 if node.scope not in _SCOPES:
                     yield f"a barrier of the scope '{node.scope}'"
-            case Collective():
-                yield from self._collective(node)
+            case Collective() | Tile():
+                yield from self._together(node)
             case Issue() | Commit() | Wait():
                 yield from self._copies(node)
             case Launch():
@@ -249,6 +252,9 @@ class _VisibleNames:
             yield from self._access(node.counter, node.index, False)
             yield from self._value(node.count, f"the count of {node.var.name}")
             self.locals.add(node.var)
+
+    def _together(self, node: Collective | Tile) -> Iterator[str]:
+        yield from self._inner(node.body) if isinstance(node, Tile) else self._collective(node)
 
     def _collective(self, node: Collective) -> Iterator[str]:
         size = len(node.identity)

@@ -282,6 +282,12 @@ class NestParser(ExprParser):
             orelse = self.body(indent)
         return kir.If(condition, body, orelse)
 
+    def tile(self, indent: int, name: str, held: str) -> kir.Stmt:
+        """Read a tile with its body."""
+        pairs = [_match(r"(\w+)=(\w+)", part, "role=buffer") for part in held.split(", ")]
+        operands = tuple([(role, self.buffers[buffer]) for role, buffer in pairs])
+        return kir.Tile(name, operands, self.body(indent))
+
     def launched(self, indent: int) -> kir.Stmt:
         """Read one launch of several: it has the extents of its loops, and its own buffers."""
         whole, self.launch = self.launch, {d: self.launch[d] for d in self.given}
@@ -356,7 +362,7 @@ class NestParser(ExprParser):
     def allocate_or_store(self, line: str) -> kir.Stmt | None:
         """Read the line of a buffer, or of a store."""
         found = re.fullmatch(
-            r"(\w+: \w+\[.*\]) (local|shared|global)((?: xor\(\d+, \d+\))*)(?: = (\w+))?", line
+            r"(\w+: \w+\[.*\]) (local|warp|shared|global)((?: xor\(\d+, \d+\))*)(?: = (\w+))?", line
         )
         if found is None:
             return self.store(line)
@@ -439,6 +445,7 @@ FORMS: Mapping[str, tuple[str, str, Callable[..., kir.Stmt]]] = {
     ),
     "if ": (r"if (.*):", _LINE, NestParser.branch),
     "launch:": (r"launch:", _LINE, NestParser.launched),
+    "tile ": (r"tile ([\w.]+)\((.*)\):", "tile instruction(role=buffer):", NestParser.tile),
     "barrier ": (r"barrier (\w+)(?:\s+# (.*))?", _LINE, NestParser.barrier),
     "issue ": (r"issue ([\w.]+):", "issue instruction:", NestParser.issue),
     "wait ": (r"wait (\d+)", "wait groups", NestParser.wait),

@@ -26,6 +26,7 @@ from loopnest.kir.nodes import (
     Shuffle,
     Stmt,
     Store,
+    Tile,
     Wait,
 )
 from loopnest.scalar.enums import ParallelType
@@ -100,9 +101,8 @@ class _Nest:
             case Commit() | Wait():
                 waits = f"wait {node.pending}" if isinstance(node, Wait) else "commit"
                 self.lines.append(pad + waits)
-            case Issue() | Launch():
-                head = f"issue {node.instruction}" if isinstance(node, Issue) else "launch"
-                self.lines.append(f"{pad}{head}:")
+            case Issue() | Tile() | Launch():
+                self.lines.append(f"{pad}{_head(node)}:")
                 self._nested(node.body, pad)
             case _:
                 assert_never(node)
@@ -123,6 +123,17 @@ class _Nest:
             self._body(body, pad + "  ")
         else:
             self.lines.append(f"{pad}  pass")
+
+
+def _head(node: Issue | Tile | Launch) -> str:
+    match node:
+        case Issue():
+            return f"issue {node.instruction}"
+        case Tile():
+            held = ", ".join([f"{role}={buffer.name}" for role, buffer in node.operands])
+            return f"tile {node.instruction}({held})"
+        case Launch():
+            return "launch"
 
 
 def _exchange(node: Shuffle | Arrive) -> str:

@@ -25,6 +25,12 @@ axis, and elements of an output that nobody stores are what its reduction starts
   it stores and the store. Its value is that load combined with something that reads other buffers.
 - `Let` names a value; the name is defined for the rest of the enclosing body.
 
+- `Tile` is reached by all lanes of a warp together: a barrier of the warp, its body, a barrier of
+  the warp. The body is what the instruction does, as loops and stores; a target may execute the
+  instruction in its place. Only in tiles may a lane access elements of WARP memory that lie in
+  other lanes; a WARP buffer has axes for the warps of a block in front, and each warp its own index
+  of them; its last two axes are the lane and the register. All else is as in SHARED memory.
+
 Threads of a block are numbered x + X * (y + Y * z), with the launch extents X and Y; 32 neighbours
 from a multiple of 32 on are a warp (the last one of a block may be partial). Four statements
 concern several threads. Each must be reached by all threads of its scope or by none, in the same
@@ -344,6 +350,22 @@ class Wait:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Tile:
+    """One instruction on small matrices that a warp holds, with its behaviour as statements.
+
+    Args:
+        instruction: the name of its row in the table of instructions.
+        operands: by role, the buffers that hold its matrices.
+        body: what it does: loops of static extents, without tests.
+    """
+
+    instruction: str
+    operands: tuple[tuple[str, Buffer], ...]
+    body: tuple[Stmt, ...]
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Launch:
     """One launch of a program that is several.
 
@@ -359,14 +381,18 @@ class Launch:
 
 Stmt: TypeAlias = (
     Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective
-    | Issue | Commit | Wait | Launch
+    | Issue | Commit | Wait | Tile | Launch
 )  # fmt: skip
 S = TypeVar("S", bound="Stmt")
 
 
-def one_launch(node: Launch) -> InternalError:
-    """Return the error of a reader that takes launches one by one (`Program.launches`)."""
-    return InternalError("launch", f"a reader of one launch was given {len(node.body)} statements")
+def one_launch(node: Launch | Tile) -> InternalError:
+    """Return the error of a reader that takes launches one by one, and tiles as their bodies.
+
+    `Program.launches` and `tiles.without_tiles` give it what it reads.
+    """
+    kind = type(node).__name__.lower()
+    return InternalError(kind, f"a reader of one {kind} was given {len(node.body)} statements")
 
 
 def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
@@ -380,7 +406,7 @@ def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
             return (node.body, node.orelse)
         case Shuffle() | Allocate() | Barrier() | Arrive() | Commit() | Wait():
             return ()
-        case Collective() | Issue() | Launch():
+        case Collective() | Issue() | Tile() | Launch():
             return (node.body,)
         case _:
             assert_never(node)
@@ -389,7 +415,7 @@ def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
 def is_sync(node: Stmt) -> bool:
     """Whether `node` itself is reached by all threads of a warp, a block or the grid together."""
     match node:
-        case Barrier() | Shuffle() | Arrive():
+        case Barrier() | Shuffle() | Arrive() | Tile():
             return True
         case Loop() | If() | Store() | Let() | Allocate() | Collective() | Launch():
             return False
@@ -464,7 +490,7 @@ def expressions(node: Stmt) -> tuple[Expr, ...]:
             return (node.value, node.offset)
         case Arrive():
             return (*node.index, node.count)
-        case Loop() | Allocate() | Barrier() | Collective() | Launch():
+        case Loop() | Allocate() | Barrier() | Collective() | Tile() | Launch():
             return ()
         case Issue() | Commit() | Wait():
             return ()
@@ -493,7 +519,7 @@ def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
             return replace(node, index=_all(rule, node.index), count=rule(node.count))
         case Collective():
             return replace(node, args=_all(rule, node.args))
-        case Loop() | Allocate() | Barrier() | Issue() | Commit() | Wait() | Launch():
+        case Loop() | Allocate() | Barrier() | Issue() | Commit() | Wait() | Tile() | Launch():
             return node
         case _:
             assert_never(node)
@@ -513,7 +539,7 @@ def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:
             return Loop(node.var, node.parallel, node.axis, inner[0], node.origin)
         case If():
             return If(node.condition, inner[0], inner[1], node.reason, node.origin)
-        case Collective() | Issue() | Launch():
+        case Collective() | Issue() | Tile() | Launch():
             return replace(node, body=inner[0])
         case Store() | Let() | Allocate() | Barrier() | Shuffle() | Arrive() | Commit() | Wait():
             return node

@@ -29,7 +29,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from loopnest import kir
 from loopnest.proofs.bounded_quotients import BoundedQuotients
 from loopnest.proofs.dense_shapes import DenseShapes
-from loopnest.proofs.divided_loops import numbers_below
+from loopnest.proofs.divided_loops import (
+    dividing_numbers,
+    is_divided_often,
+    numbers_below,
+    radix_of,
+)
 from loopnest.proofs.flat_offsets import FlatOffsets, Parts
 from loopnest.proofs.index_notation import DividedSums, Forms, Group
 from loopnest.proofs.index_products import IndexProducts
@@ -48,7 +53,7 @@ from loopnest.proofs.quasi_affine import (
     variable,
 )
 from loopnest.proofs.shared_divisors import left_whole, share_divisors
-from loopnest.scalar.enums import GRID_DIMENSIONS, LAUNCH_DIMENSIONS
+from loopnest.scalar.enums import GRID_DIMENSIONS, LAUNCH_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local
 
 
@@ -65,14 +70,18 @@ class Spaces:
         self.env: dict[Expr, Poly] = {}
         self.names: dict[Index, tuple[str, ...]] = {}
         """The variables of each serial loop's index: one, or its digits, the fastest last."""
-        self._cuts = numbers_below(program) if self.wide else {}
+        found = dividing_numbers(program)
+        self._cuts = numbers_below(found) if self.wide else {}
+        self._numbers = found if is_divided_often(found) else {}
         self.extent: dict[str, Poly] = {}
-        self.launch = [
-            _launch_name(d) for d in LAUNCH_DIMENSIONS if program.launch_extent(d) is not None
-        ]
-        for dimension, size in program.launch:
-            self.env[LaunchIndex(dimension)] = variable(_launch_name(dimension))
-            self.extent[_launch_name(dimension)] = algebra.poly(size, {})
+        self.threads: dict[ParallelType, tuple[str, ...]] = {}
+        """The variables of each launch dimension: one, or its digits, the fastest last."""
+        sizes = dict(program.launch)
+        for dimension in [d for d in LAUNCH_DIMENSIONS if d in sizes]:
+            name, size = f"t_{dimension.value}", algebra.poly(sizes[dimension], {})
+            key = dimension if dimension.is_block else None
+            self.threads[dimension] = self._digits(LaunchIndex(dimension), key, name, size)
+        self.launch = [name for names in self.threads.values() for name in names]
         for dimension in LAUNCH_DIMENSIONS:
             self.env.setdefault(LaunchIndex(dimension), {})
         for node, _ in kir.walk(program.body):
@@ -97,18 +106,41 @@ class Spaces:
         self.rounds = [group for group in self.groups if _is_round(group)]
         """Groups of an index of the grid and loops: a block takes part after part, in rounds."""
 
+    def _digits(
+        self, index: Expr, key: Index | ParallelType | None, name: str, size: Poly
+    ) -> tuple[str, ...]:
+        """Name the digits of an index in the radix of the numbers that divide it.
+
+        isl is spared the quotients: ``i // 4`` and ``i // 2 % 2`` are variables.
+        """
+        extent, numbers = as_constant(size), self._numbers.get(key) if key is not None else None
+        radix = radix_of(extent, numbers) if extent and numbers else []
+        if len(radix) < 2:
+            self.env[index], self.extent[name] = variable(name), size
+            return (name,)
+        names = tuple([f"{name}_{len(radix) - 1 - n}" for n in range(len(radix))])
+        whole: Poly = {}
+        for digit, count in zip(names, radix, strict=True):
+            whole = plus(times(whole, constant(count)), variable(digit))
+            self.extent[digit] = constant(count)
+        self.env[index] = whole
+        return names
+
     def _loop(self, node: kir.Loop) -> None:
         if node.parallel.is_thread:
             self.env[node.var] = self.env[LaunchIndex(node.parallel)]
             return
         # Copies of one loop have one index, and one name.
         known = self.names.get(node.var)
-        name = known[0] if known else f"v_{len(self.names)}"
+        if known:
+            return
+        name = f"v_{len(self.names)}"
         number, extent = self._cuts.get(node.var, 0), self.algebra.poly(node.var.extent, {})
         whole = {m: c // number for m, c in extent.items()} if number else {}
         if as_constant(extent) is not None or times(whole, constant(number)) != extent:
-            self.names[node.var] = (name,)
-            self.env[node.var], self.extent[name] = variable(name), extent
+            lanes = node.parallel is ParallelType.vectorize
+            key = None if lanes else node.var
+            self.names[node.var] = self._digits(node.var, key, name, extent)
             return
         # isl has no product of a size and a floor, but one of a size and a variable can be had:
         # where the digits of an index are those of two axes, each has a variable.
@@ -393,7 +425,8 @@ class Spaces:
 
     def bound(self, loop: kir.Loop) -> list[str]:
         """Return the test that a loop bound to a launch dimension makes, where it is one."""
-        launch = self.extent.get(_launch_name(loop.parallel), constant(1))
+        size = self.model.program.launch_extent(loop.parallel)
+        launch = constant(1) if size is None else self.algebra.poly(size, {})
         mine = self.algebra.poly(loop.var.extent, {})
         if mine == launch:
             return []
@@ -458,10 +491,6 @@ def _is_round(group: Group) -> bool:
     return any(grid) and not all(grid)
 
 
-def _launch_name(dimension: object) -> str:
-    return f"t_{getattr(dimension, 'value', '')}"
-
-
 def _index_parts(node: Expr) -> Iterator[Expr]:
     """Yield the index expressions that a condition compares."""
     if node.dtype.is_bool and node.args:
@@ -476,5 +505,5 @@ def _has_sizes(access: Access) -> bool:
     return any(not isinstance(extent, Const) for extent in access.buffer.shape[1:])
 
 
-_GRID = frozenset([_launch_name(d) for d in GRID_DIMENSIONS])
+_GRID = frozenset([f"t_{d.value}" for d in GRID_DIMENSIONS])
 """The names of the indices of the grid."""

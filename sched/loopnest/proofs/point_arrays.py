@@ -339,7 +339,7 @@ class Enumeration:
                 return 1
             case kir.Issue():
                 return self._duration(node.body)
-            case kir.Launch():
+            case kir.Launch() | kir.Tile():
                 raise kir.one_launch(node)
             case _:
                 assert_never(node)

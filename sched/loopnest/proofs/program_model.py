@@ -199,7 +199,7 @@ class Model:
                     names[node.var] = site
                 case kir.Store() | kir.Barrier() | kir.Commit() | kir.Wait():
                     pass
-                case kir.Launch():
+                case kir.Launch() | kir.Tile():
                     raise kir.one_launch(node)
                 case _:
                     assert_never(node)

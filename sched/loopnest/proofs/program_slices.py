@@ -44,7 +44,7 @@ def sliced(program: kir.Program) -> kir.Program:
                 return node if node.storage in watched or _reads(node, watched) else None
             case kir.Allocate() | kir.Barrier() | kir.Arrive() | kir.Commit() | kir.Wait():
                 return node
-            case kir.Launch():
+            case kir.Launch() | kir.Tile():
                 raise kir.one_launch(node)
             case _:
                 assert_never(node)
@@ -94,7 +94,7 @@ def _names(program: kir.Program, watched: Collection[Buffer]) -> set[Local]:
                 queue += node.index
             case kir.Let():
                 made[node.var] = node.value
-            case kir.Launch():
+            case kir.Launch() | kir.Tile():
                 raise kir.one_launch(node)
             case (
                 kir.Allocate() | kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Collective()

@@ -343,7 +343,7 @@ def _points(body: tuple[kir.Stmt, ...], times: int, sizes: Mapping[str, int]) ->
                 total += times
             case kir.Let() | kir.Allocate() | kir.Arrive():
                 pass
-            case kir.Launch():
+            case kir.Launch() | kir.Tile():
                 raise kir.one_launch(node)
             case _:
                 assert_never(node)

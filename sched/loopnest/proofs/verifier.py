@@ -11,6 +11,8 @@ from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.gc_pause import paused
 from loopnest.kir.legal_program import made_twice, program_faults
+from loopnest.kir.legal_tiles import tile_faults
+from loopnest.kir.tiles import without_tiles
 from loopnest.proofs.bounded_proof import enumerated, named
 from loopnest.proofs.data_indices import Unbounded
 from loopnest.proofs.interface_checks import interface_faults
@@ -127,6 +129,10 @@ def verify_program(
     _check_sizes(program, given)
     if any(isinstance(node, kir.Launch) for node in program.body):
         return _verify_launches(program, math, given)
+    wrong = list(tile_faults(program))
+    if wrong:
+        return Report("refuted", tuple([Finding("tile", "refuted", f) for f in wrong]))
+    program = without_tiles(program)
     unbound = [f for f in program_faults(program) if f.endswith(_UNBOUND)]
     if unbound:
         # isl would take such a name for one more size, and prove what no compiler can build.

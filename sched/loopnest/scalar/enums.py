@@ -97,6 +97,11 @@ class ParallelType(Enum):
 
     CUDA: a loop of the thread. C: iterations spread over the cores. The interpreter: a loop.
     """
+    mma = "mma"
+    """Elements of a matrix that one instruction of a warp computes with: a loop inside of a tile.
+
+    CUDA: no loop, the instruction. C: a loop. The interpreter: a loop.
+    """
 
     __hash__ = object.__hash__  # as that of `IterKind`
 
@@ -145,6 +150,7 @@ _ORDERS: Mapping[str, Order] = {
     "unswitch": "ascending",
     "vectorize": "any",
     "cpu_parallel": "any",
+    "mma": "ascending",
     "grid_x": "grid",
     "grid_y": "grid",
     "grid_z": "grid",
@@ -216,6 +222,12 @@ class Memory(Enum):
     """Of all blocks: arguments, and workspace of the launch for intermediate tensors."""
 
     __hash__ = object.__hash__  # as that of `IterKind`
+
+    def spans(self, dimension: ParallelType) -> bool:
+        """Whether threads that differ along a launch dimension have this memory in common."""
+        if self is Memory.SHARED:
+            return dimension.is_block
+        return dimension is ParallelType.block_x if self is Memory.WARP else self is Memory.GLOBAL
 
 
 class Swizzle(Enum):

@@ -260,14 +260,16 @@ def pin(tensor: TensorView, axis: Axis) -> TensorView:
 
 @primitive
 def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
-    """Place an intermediate in LOCAL, SHARED or GLOBAL memory.
+    """Place an intermediate in LOCAL, WARP, SHARED or GLOBAL memory.
 
     Raises:
         ScheduleError: an input or output, no Memory, another than SHARED for a tensor that is
             swizzled, or GLOBAL for one that is circular-buffered.
     """
     if not isinstance(memory, Memory):
-        raise PrimitiveRefused(f"{memory!r} is no memory", "use ln.LOCAL, ln.SHARED or ln.GLOBAL")
+        raise PrimitiveRefused(
+            f"{memory!r} is no memory", "use ln.LOCAL, ln.WARP, ln.SHARED or ln.GLOBAL"
+        )
     if tensor.is_input or tensor.is_output:
         role = "an input" if tensor.is_input else "an output"
         raise PrimitiveRefused(

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from loopnest.scalar.enums import ParallelType, Swizzle
+from loopnest.scalar.fragments import Fragment
 from loopnest.tensor.axis_names import Axis, AxisKey
 
 if TYPE_CHECKING:
@@ -288,6 +289,74 @@ class ScheduleMethods:
         from loopnest.schedule import rfactor
 
         return rfactor.rfactor(_tensor(self), axes, refold=refold)
+
+    def distribute(self, fragment: Fragment, axes: Sequence[int]) -> TensorView:
+        """Spread leaf axes over the lanes of a warp and their registers.
+
+        The axes are split by the fragment's digits, put in order and merged, as by `split`,
+        `reorder` and `merge`: in the place of the first of them stand the lane, bound to block_x,
+        and the register.
+
+        Args:
+            fragment: where the elements lie.
+            axes: the leaf axes that are those of the fragment, in its order.
+
+        Returns:
+            This tensor.
+
+        Raises:
+            ScheduleError: an input; axes of other extents, or of symbolic ones; axes that are
+                parallel or frozen; block_x is bound already.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", (64, 8), ln.float32)
+        ...     y = f.output(x * 2.0, "y")
+        >>> quads = ln.Fragment("(g) (t p) -> (g t) (p)", g=8, t=4, p=2)
+        >>> print(y.split(0, 8).distribute(quads, axes=(1, 2)))
+        y float32 global [i0: 8, i1: 32 block_x, i2: 2] compute_at=0 produced_at=0
+
+        Source: CuTe's layouts of threads and values (``TiledMMA``).
+        """
+        from loopnest.schedule import instructed_tiles
+
+        return instructed_tiles.distribute(_tensor(self), fragment, axes)
+
+    def instruct(self, name: str, axes: Sequence[int]) -> TensorView:
+        """Let a row of `ln.instructions` compute tiles of this reduction.
+
+        The definition must be what the row says, a sum of products of casts, of tensors in
+        `ln.WARP` memory. The result's fragment is applied to this tensor, those of the operands to
+        the tensors that it reads, as by `distribute`; what lies between them is then computed
+        inside of the tile, so that it must be inlined into it (`compute_at` with position -1).
+
+        Args:
+            name: of the row.
+            axes: the leaf axes of a tile, in the order of the row's: of a product m, n, k.
+
+        Returns:
+            This tensor.
+
+        Raises:
+            ScheduleError: no such row, or one that moves values; axes of other extents or kinds; a
+                definition that differs; an operand that is not in WARP memory, or is not computed
+                in the loops around the tile; block_x is bound already.
+            NotSupported: an instruction that needs a later version.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     a, b = f.input("a", (16, 16), ln.float16), f.input("b", (16, 8), ln.float16)
+        ...     c = f.output(ln.matmul(a, b, dtype=ln.float32), "c")
+        >>> c.instruct("mma.m16n8k16.f32.f16", axes=(0, 1, 2))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        loopnest.errors.ScheduleError: c.instruct('mma.m16n8k16.f32.f16', axes=(0, 1, 2)): ...
+
+        Source: Exo's ``replace`` by an instruction, checked as data instead of unified.
+        """
+        from loopnest.schedule import instructed_tiles
+
+        return instructed_tiles.instruct(_tensor(self), name, axes)
 
     def cache_after(self) -> TensorView:
         """Insert a copy between this tensor and its consumers; return the copy.

@@ -37,8 +37,8 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
 
     __slots__ = (
         "__weakref__", "_compute_at_pos", "_consumers", "_memory", "_name", "_produced_at_pos",
-        "_starts_launch", "clones", "definition", "domain", "dtype", "fusion", "layout", "number",
-        "origin", "placed", "reduction", "strides",
+        "_starts_launch", "clones", "definition", "domain", "dtype", "fusion",
+        "instruction", "layout", "number", "origin", "placed", "reduction", "strides",
     )  # fmt: skip
 
     def __init__(self, fusion: Fusion, domain: TensorDomain, dtype: DType) -> None:
@@ -48,6 +48,8 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
         self._name: str | None = None
         self._memory = Memory.LOCAL
         self.layout = PLAIN
+        self.instruction = ""
+        """The name of the instruction that computes it, of a reduction."""
         self._compute_at_pos = 0
         self._produced_at_pos = 0
         self._starts_launch = False

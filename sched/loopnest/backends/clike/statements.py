@@ -26,6 +26,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Tile,
     Wait,
     one_launch,
 )
@@ -215,6 +216,8 @@ class StatementPrinter(ABC):
                 self._meet(node)
             case Issue() | Commit() | Wait():
                 self.copies(node)
+            case Tile():
+                self.tile(node)
             case Launch():
                 raise one_launch(node)
             case _:
@@ -239,6 +242,10 @@ class StatementPrinter(ABC):
     def copies(self, node: Issue | Commit | Wait) -> None:
         """Print what begins copies, closes a group of them, or waits for some."""
         raise self._unsupported()
+
+    def tile(self, node: Tile) -> None:
+        """Print the instruction that a tile executes."""
+        raise one_launch(node)
 
     def shuffle(self, node: Shuffle) -> None:
         """Print what a thread gets of another thread of its warp."""
@@ -326,7 +333,7 @@ class StatementPrinter(ABC):
         match node.parallel:
             case ParallelType.serial | ParallelType.unswitch:
                 self.plain_loop(node)
-            case ParallelType.unroll:
+            case ParallelType.unroll | ParallelType.mma:
                 self.unrolled_loop(node)
             case ParallelType.vectorize:
                 self.vector_loop(node)

@@ -44,6 +44,7 @@ from loopnest.backends.cpu.work_estimate import stores_of
 from loopnest.errors import InternalError
 from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.tiles import without_tiles
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
@@ -63,6 +64,7 @@ def print_c(program: Program, index_bits: int = 64, prelude: bool = True) -> str
     Raises:
         InternalError: threads meet where not all of them come.
     """
+    program = without_tiles(program)
     checked = is_checked(program)
     is_part = checked or len(program.launches) > 1
     inner = replace(program, name=f"{program.name}_run") if checked else program

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from loopnest.backends.cuda.toolchain.nvrtc import Architecture
 from loopnest.errors import CompileError
-from loopnest.kir import Barrier, Issue, Program, Store
+from loopnest.kir import Barrier, Issue, Program, Store, Tile
 from loopnest.kir.atomic_updates import operation_of
 from loopnest.kir.instruction_rows import instructions
 from loopnest.kir.shared_memory import shared_layout, shared_places
@@ -54,10 +54,16 @@ def needs_of(program: Program) -> Iterator[tuple[str, int]]:
             yield f"the instruction {node.instruction}", int(least.removeprefix("sm_").rstrip("af"))
         if isinstance(node, Barrier) and node.scope == "grid":
             yield "a barrier of the grid" + (node.reason and f" ({node.reason})"), 60
+        if isinstance(node, Tile):
+            yield f"the instruction {node.instruction}", _arch_of(node)
         if isinstance(node, Store) and node.atomic and node.storage.dtype is float64:
             found = operation_of(node)
             if found is not None and found[0] == "add":
                 yield f"an atomic sum of float64 ({node.tensor})", 60
+
+
+def _arch_of(tile: Tile) -> int:
+    return int(instructions[tile.instruction].arch.removeprefix("sm_").rstrip("af"))
 
 
 def _check_shared(program: Program, target: Architecture, subject: str) -> None:

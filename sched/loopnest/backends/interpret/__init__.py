@@ -10,6 +10,7 @@ from loopnest.backends.interpret.loop_dependence import Expansions
 from loopnest.backends.interpret.native_math import Array
 from loopnest.backends.interpret.random_order import OrderedMachine
 from loopnest.kir import Program
+from loopnest.kir.tiles import without_tiles
 
 __all__ = ["Interpreter", "interpret"]
 
@@ -35,7 +36,7 @@ class Interpreter:
     """
 
     def __init__(self, program: Program, races: bool = True) -> None:
-        self.program, self.races = program, races
+        self.program, self.races = without_tiles(program), races
         self._known: dict[tuple[tuple[str, int], ...], tuple[Expansions, ...]] = {}
 
     def run(

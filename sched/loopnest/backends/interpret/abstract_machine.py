@@ -168,7 +168,7 @@ class Machine:
                     self._meet(node, frame)
                 case kir.Issue() | kir.Commit() | kir.Wait():
                     self._copies(node, frame)
-                case kir.Launch():
+                case kir.Launch() | kir.Tile():
                     raise kir.one_launch(node)
                 case _:
                     assert_never(node)

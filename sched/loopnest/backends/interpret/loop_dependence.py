@@ -130,7 +130,7 @@ class LoopAnalysis:
                 return depends(node.var.extent, self._varies)
             case kir.If() | kir.Store() | kir.Let():
                 return False
-            case kir.Launch():
+            case kir.Launch() | kir.Tile():
                 raise kir.one_launch(node)
             case _:
                 assert_never(node)

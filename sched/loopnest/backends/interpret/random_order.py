@@ -198,7 +198,7 @@ def _own_level(node: kir.Stmt) -> int:
             return THREAD
         case kir.Issue() | kir.Commit() | kir.Wait():
             return THREAD
-        case kir.Launch():
+        case kir.Launch() | kir.Tile():
             raise kir.one_launch(node)
         case _:
             assert_never(node)

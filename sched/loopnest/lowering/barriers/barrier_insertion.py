@@ -59,6 +59,9 @@ from loopnest.scalar.expr import (
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.overlapping_tiles import overlaps
 
+_WIDEST = {Memory.WARP: Scope.warp, Memory.SHARED: Scope.block, Memory.GLOBAL: Scope.grid}
+"""By memory the scope of a barrier that all threads pass which may meet there."""
+
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
@@ -82,8 +85,7 @@ class _Entry:
         # Threads of one block alone meet in SHARED memory; an element of GLOBAL memory may be met
         # by another block, which a barrier of the block does not stop.
         scope = self.passed.get(NO_SIZES, Scope.NONE)
-        shared = self.access.buffer.memory is Memory.SHARED
-        return scope >= (Scope.block if shared else Scope.grid)
+        return scope >= _WIDEST[self.access.buffer.memory]
 
 
 @fast_init
@@ -136,7 +138,7 @@ def _shared(tree: Tree) -> frozenset[Buffer]:
     return frozenset(
         b
         for b in stored
-        if b.memory is Memory.SHARED or (b.memory is Memory.GLOBAL and b in loaded)
+        if b.memory in (Memory.SHARED, Memory.WARP) or (b.memory is Memory.GLOBAL and b in loaded)
     )
 
 
@@ -275,7 +277,7 @@ class _Placer:
             self.threads[tree.var] = LaunchIndex(tree.spec.parallel)
             body, summary = self.sequence(tree.body, common, outside)
             self.around.pop()
-            return _with_body(tree, body), summary
+            return _with_body(tree, body), _in_tile(summary) if tree.spec.tile else summary
         choices = [
             self._iterated(tree, body, common, outside) for body in _with_early_barriers(tree.body)
         ]
@@ -419,6 +421,13 @@ def _with_early_barriers(body: tuple[TreeItem, ...]) -> Iterator[tuple[TreeItem,
 
 def _is_wait(item: TreeItem) -> bool:
     return isinstance(item, Tree) and isinstance(item.header, Wait)
+
+
+def _in_tile(summary: _Summary) -> _Summary:
+    """Return what a tile does: a barrier of the warp stands at its two ends."""
+    edge = always(Scope.warp)
+    head, tail = [[e.behind(edge) for e in part] for part in (summary.head, summary.tail)]
+    return _Summary(head, tail, both(summary.sure, edge))
 
 
 def _no_more(made: TreeItem, than: TreeItem) -> bool:

@@ -140,9 +140,8 @@ class Dependence:
             if found is None:
                 return none
             apart = found
-        if first.buffer.memory is Memory.SHARED:
-            # Each block has a shared memory of its own: other blocks never meet these elements.
-            apart = frozenset(d for d in apart if d.is_block)
+        # Each block has a shared memory of its own: other blocks never meet these elements.
+        apart = frozenset(d for d in apart if first.buffer.memory.spans(d))
         return self._scope_of(apart, first, second), apart
 
     def _rest(self, same: Container[ParallelType]) -> frozenset[ParallelType]:

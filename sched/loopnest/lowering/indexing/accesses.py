@@ -21,7 +21,7 @@ from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.loops.guarded_tree import Guarded
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.loops.promotion import Promotion
-from loopnest.lowering.memory.allocation import TensorStorage
+from loopnest.lowering.memory.allocation import TensorStorage, warps_of
 from loopnest.scalar import dtypes
 from loopnest.scalar.conditions import decided
 from loopnest.scalar.enums import Memory, ParallelType
@@ -32,6 +32,7 @@ from loopnest.scalar.expr import (
     Coordinate,
     Expr,
     Index,
+    LaunchIndex,
     Load,
     Op,
     Symbol,
@@ -171,7 +172,13 @@ class Accesses:
             return self._index(buffer, [self.need(env, a) for a in env.tensor.domain.logical])
         places = storage.places if buffer is storage.buffer else storage.partial_places
         leaf = env.promotion.leaf
-        return tuple([env.known[leaf[place]] for place in places]) or (ZERO,), False
+        own = tuple([env.known[leaf[place]] for place in places]) or (ZERO,)
+        return (*self._warp(buffer), *own), False
+
+    def _warp(self, buffer: Buffer) -> tuple[Expr, ...]:
+        """Return the indices of the warp at hand, in a buffer that has one for each warp."""
+        dims = warps_of(self.plan) if buffer.memory is Memory.WARP else ()
+        return tuple([LaunchIndex(d) for d in dims])
 
     def need(self, env: Environment, axis: IterDomain) -> Expr:
         """Return the index of an axis, which follows from the loops at hand."""
@@ -245,7 +252,7 @@ class Accesses:
         elif storage.buffer.memory is Memory.GLOBAL:
             where = list(index.values())
         else:
-            return Load(storage.buffer, places or (ZERO,))
+            return Load(storage.buffer, (*self._warp(storage.buffer), *(places or (ZERO,))))
         return Load(storage.buffer, *self._index(storage.buffer, where))
 
     def _require_strides(self, buffer: Buffer, env: Environment) -> None:

@@ -6,17 +6,30 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import assert_never
 
-from loopnest.errors import InternalError
-from loopnest.kir import Allocate, Barrier, Collective, If, Issue, Loop, Stmt, Store, Wait
+from loopnest.errors import InternalError, LoweringError
+from loopnest.kir import (
+    Allocate,
+    Barrier,
+    Collective,
+    If,
+    Issue,
+    Loop,
+    Stmt,
+    Store,
+    Tile,
+    Wait,
+    walk,
+)
+from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicates import GuardedPiece, common_terms, lift, seal, uses
 from loopnest.lowering.loops.guarded_tree import Guarded, ThreadData, Tree, TreeItem
-from loopnest.lowering.loops.loop_plan import LoopSpec, refolded
+from loopnest.lowering.loops.loop_plan import LoopSpec, TileSpec, refolded
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, LoopNode, Nest, NestItem
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Index, all_of
+from loopnest.scalar.expr import Index, all_of, loads
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.definition import started_by
@@ -180,7 +193,49 @@ def _loop_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
     outside = {} if lifted is None else lift(pieces, tree.var, tree.spec.parallel, lifted)
     loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
     made = _both_outside(loop) if tree.spec.parallel is ParallelType.vectorize else loop
+    if tree.spec.tile is not None:
+        made = _tile(loop, tree.spec.tile)
     return GuardedPiece(made, dict(outside))
+
+
+def _tile(loop: Loop, tile: TileSpec) -> Stmt:
+    """Return the tile whose body is a loop over its lanes.
+
+    Raises:
+        LoweringError: a test stands in it.
+    """
+    held: dict[str, Buffer] = {}
+    for node, _ in walk((loop,)):
+        if isinstance(node, If):
+            raise LoweringError(
+                tile.operands[0][1],
+                f"{tile.instruction} would need the test {node.condition} of each element "
+                f"({node.reason})",
+                "let copies of its operands in SHARED memory be 0 outside, or let tiles divide the "
+                "sizes (f.assume)",
+            )
+        if isinstance(node, Store):
+            if node.role == "init":
+                raise LoweringError(
+                    tile.operands[0][1],
+                    f"no loop of its reduction stands around the tile of {tile.instruction}, in "
+                    "which it would start",
+                    "split the reduction by the instruction's extent, and move the outer axis to "
+                    "the left of the tile's axes",
+                )
+            found = [node.storage, *[load.buffer for load in loads(node.value)]]
+            held.update({buffer.tensor: buffer for buffer in found})
+    for _, name in tile.operands:
+        if name not in held:
+            raise LoweringError(
+                tile.operands[0][1],
+                f"{tile.instruction} would not read {name}, but what is computed of it in front of "
+                "the tile",
+                f"inline what lies between {name} and {tile.operands[0][1]}: compute_at with "
+                "position -1",
+            )
+    operands = tuple([(role, held[name]) for role, name in tile.operands])
+    return Tile(tile.instruction, operands, (loop,), loop.origin)
 
 
 def _both_outside(loop: Loop) -> Stmt:

@@ -419,8 +419,7 @@ class PhaseTerms:
         loops = path if whole else result_loops(self.plan, compute.unit)
         specs = [self.plan.specs[group] for group in loops]
         used = {spec.parallel for spec in specs if not is_trivial(spec)}
-        if memory is Memory.SHARED:
-            used.update(d for d in self.plan.launch if d.is_grid)
+        used.update(d for d in self.plan.launch if not memory.spans(d))
         used.update(
             d for t in self._flagged[compute.unit] for d in self.plan.crossed[t] if d.is_grid
         )

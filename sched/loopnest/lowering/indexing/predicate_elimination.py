@@ -331,21 +331,21 @@ class _Fills:
         places = self._places(site.store, site.store.index)
         if places is None:
             return False
-        shared = buffer.memory is Memory.SHARED
+        alone = buffer.memory is Memory.LOCAL
         threads = _threads(reader)
         for loop in site.loops:
             assert loop.spec is not None
             parallel = loop.spec.parallel
             if loop in reader.loops:
                 continue
-            if parallel.is_thread and not (shared and not parallel.is_grid):
+            if parallel.is_thread and not buffer.memory.spans(parallel):
                 mine = threads.get(parallel)
                 if mine is None or not self.algebra.equal(mine, loop.spec.extent):
                     return False
             elif loop.var not in places:
                 return False
         return all(
-            condition in reader.others or (shared and _is_one_thread(condition))
+            condition in reader.others or (not alone and _is_one_thread(condition))
             for condition in site.others
         )
 

@@ -68,7 +68,7 @@ def first_points(
     if compute.phase in ("init", "finish"):
         yield from _of_result(nest, compute, memory)
     if memory is not Memory.LOCAL:
-        yield from _of_threads(nest, compute, known, None if is_global else places)
+        yield from _of_threads(nest, compute, known, memory, None if is_global else places)
     if compute.phase == "update":
         for position in range(0 if fill is not None else place, len(leaf)):
             again = fill is not None and path.index(plan.forest.find(leaf[position])) >= start
@@ -116,15 +116,14 @@ def _matters(parallel: ParallelType, memory: Memory, reducing: bool) -> bool:
     if not parallel.is_thread:
         return memory is Memory.GLOBAL or reducing
     # Threads of other blocks have a SHARED memory of their own; on GLOBAL memory all would race.
-    if memory is Memory.SHARED:
-        return parallel.is_block
-    return memory is Memory.GLOBAL and parallel.is_thread
+    return memory.spans(parallel)
 
 
 def _of_threads(
     nest: Nest,
     compute: Compute,
     known: Mapping[IterDomain, Expr],
+    memory: Memory,
     places: Container[int] | None,
 ) -> Iterator[Expr]:
     """Yield the tests for axes that run at once and were merged with axes the tensor lacks.
@@ -132,7 +131,6 @@ def _of_threads(
     Of a SHARED tensor, whose buffer has the axes at `places`, those that a loop tells alone which
     the buffer lacks: each block has a part of its own, which may begin anywhere along such an axis.
     """
-    memory = Memory.GLOBAL if places is None else Memory.SHARED
     for position, axis in enumerate(compute.unit.domain.leaf):
         group = nest.plan.forest.find(axis)
         parallel = nest.plan.specs[group].parallel

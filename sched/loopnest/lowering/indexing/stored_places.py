@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Index, Op, integer
+from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Index, LaunchIndex, Op, integer
 from loopnest.scalar.simplify import Simplifier
 
 
@@ -36,8 +36,8 @@ def solved_places(
     found: dict[Expr, Expr] = {}
     digits: dict[Index, list[tuple[_Digit, Expr]]] = {}
     for place, extent, at in zip(index, shape, element, strict=True):
-        if place is ZERO and extent is ONE:
-            continue
+        if (place is ZERO and extent is ONE) or (place is at and isinstance(place, LaunchIndex)):
+            continue  # the one element there is, or those of the thread's own warp
         if isinstance(place, Index):
             if place in found or not algebra.equal(place.extent, extent):
                 return None

@@ -154,14 +154,18 @@ class _ReadCheck:
         known = [without_remainders(e, self.conditions, self.algebra) for e in (a, b)]
         return self.algebra.equal(*[self.algebra.simplify(e) for e in known])
 
+    @property
+    def _in_tile(self) -> bool:
+        """Whether the read stands in a tile, whose lanes read each other's elements."""
+        specs = [self.indexer.nest.spec_of[index] for index in self.reading.loops]
+        return any(spec.tile is not None for spec in specs)
+
     def foreign(self) -> ParallelType | None:
         """Return a dimension along which another thread wrote the element, None where none is."""
-        shared = self.producer.memory is Memory.SHARED
-        around = [
-            (group, dimension)
-            for group, dimension in self._thread_loops()
-            if not (shared and dimension.is_block)
-        ]
+        memory = self.producer.memory
+        if memory is Memory.WARP and not self._in_tile:
+            memory = Memory.LOCAL
+        around = [(group, d) for group, d in self._thread_loops() if not memory.spans(d)]
         if all(group in self.path for group, _ in around):
             return None  # the store and the read stand in one iteration of each: in one thread
         loops = [_Loop(group, d, self.number(d)) for group, d in around]

@@ -23,7 +23,7 @@ from loopnest.kir import (
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.lowering.loops.phase_nest import Compute
-from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (
     TRUE,
     Const,
@@ -164,8 +164,7 @@ def stored_apart(tree: Tree, around: frozenset[ParallelType] = frozenset()) -> _
 
 def _is_private(buffer: Buffer, dimension: ParallelType) -> bool:
     """Whether threads along a launch dimension have a buffer each."""
-    own = (Memory.LOCAL, Memory.SHARED) if dimension.is_grid else (Memory.LOCAL,)
-    return dimension.is_thread and buffer.memory in own
+    return dimension.is_thread and not buffer.memory.spans(dimension)
 
 
 def map_loads(root: Expr, rule: Callable[[Load], Load]) -> Expr:

@@ -14,7 +14,7 @@ Before: T1 ``[i0, i1]`` computed at position 1 of T2 ``[i0, i1]``; after::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product, takewhile
 
 from loopnest.errors import LoweringError
@@ -27,6 +27,7 @@ from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.expression_order import LoopBody
 from loopnest.schedule.fold_order import carries, folded_axes, keeps_order
+from loopnest.schedule.instructed_tiles import lane_axis, tile_tensors
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import Conflict, LoopGroup
 from loopnest.tensor.domain import IterDomain
@@ -34,10 +35,21 @@ from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
 
 
+@dataclass(frozen=True, slots=True)
+class TileSpec:
+    """What a tile executes: an instruction, and by role the tensors that it computes with."""
+
+    instruction: str
+    operands: tuple[tuple[str, str], ...]
+
+
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class LoopSpec:
-    """One loop: the axis that it runs over, its extent, its parallel type, who shares it."""
+    """One loop: the axis that it runs over, its extent, its parallel type, who shares it.
+
+    `tile` is of the loop over the lanes of an instruction.
+    """
 
     node: IterDomain | None
     extent: Expr
@@ -45,6 +57,7 @@ class LoopSpec:
     axis: str
     tensors: tuple[str, ...]
     origin: Origin | None
+    tile: TileSpec | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -118,11 +131,22 @@ def group_loops(fusion: Fusion, facts: Facts, like: LoopPlan | None = None) -> L
             for place, axis in enumerate(twin.domain.leaf):
                 axes.setdefault(forest.find(axis), []).append((twin, place))
     specs = {group: _spec(m, promoter.promotions, algebra) for group, m in axes.items()}
+    _mark_tiles(forest, specs)
     crossed = {unit: _crossed(unit, forest, specs) for unit in forest.units}
     launch = algebra.launch = launch_extents(specs.values(), algebra)
     return LoopPlan(
         fusion, algebra, forest, specs, promoter.promotions, promoter, order, launch, crossed
     )
+
+
+def _mark_tiles(forest: LoopForest, specs: dict[LoopGroup, LoopSpec]) -> None:
+    """Let the loops over the lanes of instructions know what they execute."""
+    for unit in forest.units:
+        if not unit.instruction:
+            continue
+        operands = tuple([(role, tensor.name) for role, tensor in tile_tensors(unit)])
+        group = forest.find(unit.domain.leaf[lane_axis(unit)])
+        specs[group] = replace(specs[group], tile=TileSpec(unit.instruction, operands))
 
 
 def is_reduced(unit: TensorView) -> bool:

@@ -248,7 +248,8 @@ class _Builder:
             else:
                 var = self._index(spec)
                 own[axis] = var
-                (joint if axis in together else made).append((var, spec))
+                plain = spec if spec.tile is None else replace(spec, tile=None)
+                (joint if axis in together else made).append((var, plain))
         inside = (*loops, *(var for var, _ in (*made, *joint)))
         compute = replace(self._compute(unit, phase, own, inside), joint=tuple(joint))
         items: list[NestItem] = [compute]

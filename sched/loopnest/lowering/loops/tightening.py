@@ -38,6 +38,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Tile,
     Wait,
     before,
     bodies,
@@ -147,7 +148,7 @@ class _Tightening:
                 if not self.data.covers(node.parallel, node.var.extent):
                     inner = {b: self._common(g, node.parallel) for b, g in inner.items()}
                 return {b: self.weakened(g, node.var, node.var.extent) for b, g in inner.items()}
-            case Collective() | Issue():
+            case Collective() | Issue() | Tile():
                 return self.left(node.body)
             case Allocate() | Let() | Barrier() | Shuffle() | Commit() | Wait():
                 return {}

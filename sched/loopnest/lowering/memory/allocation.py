@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from loopnest.errors import LoweringError
 from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_atomic, item_axes, loops_with_start
@@ -36,9 +37,10 @@ from loopnest.lowering.memory.stored_axes import (
 )
 from loopnest.lowering.reductions.exchange_body import FreshNames, row_major
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import Memory
+from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, Expr, integer
 from loopnest.schedule.fold_order import folded_axes
+from loopnest.schedule.instructed_tiles import has_lanes, lane_axis
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain
@@ -213,7 +215,9 @@ def stored_places(plan: LoopPlan, tensor: TensorView, start: int) -> tuple[int, 
             continue
         spec = plan.spec(axis)
         # Each thread has a buffer of its own, and one index of every axis that is bound to threads.
-        if spec.parallel.is_thread or spec.extent is ONE:
+        # The last axis of what an instruction computes is that of its registers, though it be one.
+        one = spec.extent is ONE and spec.parallel is not ParallelType.mma
+        if spec.parallel.is_thread or one:
             continue
         result.append(place)
     return tuple(result)
@@ -236,11 +240,43 @@ def shared_places(plan: LoopPlan, tensor: TensorView, start: int) -> tuple[int, 
     return tuple(result)
 
 
+def warps_of(plan: LoopPlan) -> tuple[ParallelType, ...]:
+    """Return the launch dimensions that tell the warps of a block apart, the slowest first."""
+    dims = (ParallelType.block_z, ParallelType.block_y)
+    return tuple([d for d in dims if plan.launch.get(d, ONE) is not ONE])
+
+
+def _warp_places(plan: LoopPlan, tensor: TensorView, start: int) -> tuple[int, ...]:
+    """Return the leaf positions that a WARP buffer is indexed by: last the lane and the register.
+
+    A warp has one index of each other axis that is bound to threads, and a buffer of its own.
+
+    Raises:
+        LoweringError: the tensor is not spread over 32 lanes.
+    """
+    if not has_lanes(tensor):
+        raise LoweringError(
+            tensor.name,
+            "its memory is WARP, and no axis of it is over the 32 lanes of a warp, in front of one "
+            "over registers",
+            f"spread its axes by {tensor.name}.distribute, or by instruct of what reads it",
+        )
+    lane = lane_axis(tensor)
+    others = [p for p in stored_places(plan, tensor, start) if p not in (lane, lane + 1)]
+    return (*others, lane, lane + 1)
+
+
 def _on_chip(plan: LoopPlan, tensor: TensorView, indices: Indices) -> TensorStorage:
     pos, leaf = _position(plan, tensor), tensor.domain.leaf
-    shared = tensor.memory is Memory.SHARED
-    places = shared_places(plan, tensor, pos) if shared else stored_places(plan, tensor, pos)
+    if tensor.memory is Memory.WARP:
+        places = _warp_places(plan, tensor, pos)
+    elif tensor.memory is Memory.SHARED:
+        places = shared_places(plan, tensor, pos)
+    else:
+        places = stored_places(plan, tensor, pos)
     shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
+    if tensor.memory is Memory.WARP:
+        shape = (*[plan.launch[d] for d in warps_of(plan)], *shape)
     kind = tensor.memory.value
     buffer = _buffer(plan, tensor.name, tensor, tensor.memory, tensor.dtype, shape, kind)
     axes: tuple[IterDomain, ...] | None = None

@@ -285,7 +285,7 @@ class _Outline(TextFormat):
                     )
                 case kir.If() | kir.Arrive() | kir.Collective() | kir.Commit():
                     pass  # told by their expressions and bodies alone
-                case kir.Launch():
+                case kir.Launch() | kir.Tile():
                     raise kir.one_launch(node)
                 case _:
                     assert_never(node)

@@ -16,7 +16,7 @@ from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
 from loopnest.proofs.symbolic.symbolic_dataflow import earlier
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory
-from loopnest.scalar.expr import Const
+from loopnest.scalar.expr import Const, LaunchIndex
 
 
 class Order:
@@ -50,7 +50,8 @@ class Order:
             self.closed(site, self._members(site))
         for site in self.setting.model.collectives:
             assert isinstance(site.node, kir.Collective)
-            dims = [f"t_{d.value}" for d in site.node.dims]
+            threads = self.setting.spaces.threads
+            dims = [v for d in site.node.dims for v in threads[d]]
             shared = any(
                 isinstance(n, kir.Store) and n.storage.memory is Memory.SHARED
                 for n, _ in kir.walk(site.node.body)
@@ -115,13 +116,13 @@ class Order:
         return f"floor(({a})/{WARP}) = floor(({b})/{WARP})"
 
     def _thread(self, mark: str) -> str:
-        step, parts = 1, []
-        last = [d for d in BLOCK_DIMENSIONS if f"t_{d.value}" in self.setting.spaces.launch]
+        step, parts, spaces = 1, [], self.setting.spaces
+        last = [d for d in BLOCK_DIMENSIONS if d in spaces.threads]
         for dim in last:
-            name = f"t_{dim.value}"
-            if name in self.setting.spaces.group_of:
+            if any(name in spaces.group_of for name in spaces.threads[dim]):
                 raise NotProved("a merged thread number in a warp")
-            parts.append(f"{step}*{mark}{name}")
+            number = self.setting.text(spaces.env[LaunchIndex(dim)], mark)
+            parts.append(f"{step}*({number})")
             extent = self.setting.model.program.launch_extent(dim)
             if isinstance(extent, Const):
                 step *= int(extent.value)

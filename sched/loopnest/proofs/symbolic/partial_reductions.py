@@ -226,8 +226,9 @@ class PartialReductions:
             NotAffine: a thread's number is part of a merged index.
         """
         result = "1 = 1" if itself else "1 = 0"
-        for dim in exchange.node.dims:  # the one that runs fastest comes first
-            name = f"t_{dim.value}"
+        threads = self.setting.spaces.threads
+        dims = exchange.node.dims  # the one that runs fastest comes first, as its last digit does
+        for name in [v for dim in dims for v in reversed(threads[dim])]:
             if name not in first.variables or name not in second.variables:
                 raise NotAffine("a merged index over threads of a scan")
             result = f"(b_{name} < a_{name} or (b_{name} = a_{name} and {result}))"
@@ -246,7 +247,7 @@ class PartialReductions:
     def _kept(self, exchange: CollectiveMath, group: Instances) -> list[str]:
         """Return the variables in which the threads of a group agree."""
         spaces = self.setting.spaces
-        dims = {f"t_{d.value}" for d in exchange.node.dims}
+        dims = {v for d in exchange.node.dims for v in spaces.threads[d]}
         kept = [m for m in spaces.members_of(exchange.site) if m not in dims]
         return [v for v in spaces.replaced(kept) if v in group.variables]
 

@@ -510,8 +510,8 @@ class PolyhedralModel(IslRelations):
         self, at: Instances, dims: Sequence[ParallelType], rounds: Sequence[Group]
     ) -> list[str]:
         apart = {member for group in rounds for member in group.members}
-        names = [f"t_{d.value}" for d in dims]
-        members = [v for v in names if v in self.spaces.launch and v not in apart]
+        names = [v for d in dims for v in self.spaces.threads.get(d, ())]
+        members = [v for v in names if v not in apart]
         derived = self.algebra.derived.values()
         found = self.spaces.replaced(members)
         return [v for v in found if v in at.variables and v not in derived]

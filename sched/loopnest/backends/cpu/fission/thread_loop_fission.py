@@ -51,12 +51,14 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Tile,
     Wait,
     holds_sync,
     map_expressions,
     one_launch,
 )
 from loopnest.kir import walk as walk_statements
+from loopnest.kir.tiles import without_tiles
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
@@ -111,7 +113,7 @@ def slot_sizes(program: Program) -> tuple[Expr, ...]:
     """Return the elements of each array in which C keeps what threads own."""
     made = [
         n.storage
-        for part in program.launches
+        for part in without_tiles(program).launches
         if has_threads_that_meet(part)
         for n, _ in walk_statements(thread_form(part).body)
         if isinstance(n, Allocate)
@@ -203,7 +205,7 @@ class _Flat:
                 return (replace(made, var=self._spelled(node.var)),)
             case Store() | Allocate():
                 return (map_expressions(node, self._value),)
-            case Launch():
+            case Launch() | Tile():
                 raise one_launch(node)
             case _:
                 assert_never(node)
@@ -274,7 +276,7 @@ def _scope(node: Stmt) -> str:
             return ""
         case Issue() | Commit() | Wait():
             return ""
-        case Launch():
+        case Launch() | Tile():
             raise one_launch(node)
         case _:
             assert_never(node)

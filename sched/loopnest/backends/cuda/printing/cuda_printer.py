@@ -50,7 +50,7 @@ from loopnest.backends.cuda.printing.cuda_sync import (
     static_mask,
     thread_number,
 )
-from loopnest.backends.cuda.printing.cuda_tiles import function_name
+from loopnest.backends.cuda.printing.cuda_tiles import WORD, device_function, function_name
 from loopnest.backends.cuda.printing.cuda_vectors import (
     MAX_PIECE,
     Span,
@@ -75,12 +75,14 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Tile,
     Wait,
     map_body,
 )
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import Instruction, instructions
 from loopnest.kir.shared_memory import ALIGNMENT, shared_layout, shared_places
+from loopnest.kir.tiles import in_registers, tile_loads
 from loopnest.kir.vector_access import WideAccess, alignments
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
@@ -117,7 +119,7 @@ def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = 
     printers: list[_CudaPrinter] = []
     parts = zip(launch_programs(program, index_bits), program.launches, strict=True)
     for (part, quotients), whole in parts:
-        printer = _CudaPrinter(part, whole, index_bits, min_blocks)
+        printer = _CudaPrinter(in_registers(part), whole, index_bits, min_blocks)
         printer.is_part = part.name != program.name
         printer.format.quotients = quotients
         printers.append(printer)
@@ -157,12 +159,16 @@ class _CudaPrinter(StatementPrinter):
         body = settle_allocations(map_body(program.body, self._without_loop))
         self.program = program.with_body(body)
         self.vectors = plan_vectors(self.program)
+        tiles = [node for node in self.program.nodes if isinstance(node, Tile)]
+        self.fragments = {buffer for tile in tiles for _, buffer in tile.operands}
         self.dots = plan_dot_products(self.program)
         self.aligned = aligned_locals(self.vectors) | word_arrays(self.dots.values())
         self.alignments = alignments(a for plan in self.vectors.values() for a in plan.accesses)
         self.lanes: dict[Stmt, str] = {}
         """The register of each store to a lane of a wide store, inside of its loop."""
         self.mask = ""
+        self.instructions: dict[str, Instruction] = {}
+        """The rows that tiles execute."""
         self.is_alone = False
         """Whether the statement at hand has its scope to itself."""
         self.is_collective = False
@@ -444,8 +450,10 @@ class _CudaPrinter(StatementPrinter):
                 "inline_most), compute it again (recompute=True), split its axis by a constant, "
                 "or set its memory to SHARED or GLOBAL",
             )
-        wide = buffer in self.aligned
-        self.declare_local(buffer, count, f"__align__({MAX_PIECE}) " if wide else "")
+        align = f"__align__({MAX_PIECE}) " if buffer in self.aligned else ""
+        if not align and buffer in self.fragments:
+            align = f"__align__({WORD}) "
+        self.declare_local(buffer, count, align)
 
     # Several threads
 
@@ -463,6 +471,26 @@ class _CudaPrinter(StatementPrinter):
             self.format.called[function] = None
         self.mask = self.names.of("launch", "warp_mask")
         self.emit(f"const unsigned int {self.mask} = {value};")
+
+    def tile(self, node: Tile) -> None:
+        """Print the call of the function that executes an instruction on registers."""
+        row = instructions[node.instruction]
+        if not row.ptx:
+            raise LoweringError(
+                self.program.name,
+                f"the instruction {row.name} has no PTX, which target 'cuda' needs",
+                "give its row a ptx, or run the kernel on another target",
+            )
+        self.instructions[row.name] = row
+        held = dict(node.operands)
+        used = {load.buffer: load for load in tile_loads(node)}
+        places = []
+        for role in row.operands:
+            load = used[held[role]]
+            first = (*load.args[:-1], ZERO)
+            places.append(f"&{self.format.element(load.buffer, first, flat=False)}")
+        tensors = ", ".join([f"{role}={buffer.tensor}" for role, buffer in node.operands])
+        self.emit(f"{function_name(row)}({', '.join(places)});  // {comment(tensors)}")
 
     def collective(self, node: Collective) -> None:
         self.is_collective = True
@@ -572,6 +600,8 @@ def declared(printers: Sequence[_CudaPrinter]) -> Iterator[str]:
     yield f"typedef {printers[0].index_type} idx_t;"
     yield from device_functions(called.keys())
     yield from map(copy_function, rows.values())
+    tiles = {name: row for printer in printers for name, row in printer.instructions.items()}
+    yield from map(device_function, tiles.values())
     if COMMIT in called or WAIT in called:
         yield GROUPS
     yield ""

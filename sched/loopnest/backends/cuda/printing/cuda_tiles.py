@@ -10,7 +10,8 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.fragments import Fragment
 
-_WORD = 4
+WORD = 4
+"""Bytes of a register, in which the elements of an operand lie together."""
 
 
 def function_name(row: Instruction) -> str:
@@ -65,7 +66,7 @@ def device_function(row: Instruction) -> str:
 
 def word_count(operand: Operand, fragment: Fragment) -> int:
     """Return how many registers of 32 bits a lane has of an operand."""
-    return fragment.registers * operand.dtype.size // _WORD
+    return fragment.registers * operand.dtype.size // WORD
 
 
 def with_operands(ptx: str, numbers: Mapping[str, str]) -> str:

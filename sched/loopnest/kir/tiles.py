@@ -1,0 +1,155 @@
+"""Tiles as ordinary statements, for readers that need no instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.kernel_program import Program
+from loopnest.kir.nodes import (
+    Allocate,
+    Barrier,
+    Item,
+    Stmt,
+    Store,
+    Tile,
+    bodies,
+    expressions,
+    map_expressions,
+    walk,
+    with_bodies,
+)
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import ONE, Const, Expr, Load, integer, loads, rewrite
+
+_WARPS = (ParallelType.block_z, ParallelType.block_y)
+_EDGE = Barrier("warp", "a tile begins or ends")
+
+
+def without_tiles(program: Program) -> Program:
+    """Return a program in which tiles are their bodies, between barriers of the warp.
+
+    WARP buffers are SHARED ones. The same program comes back where it has neither.
+    """
+    warp = {buffer: replace(buffer, memory=Memory.SHARED) for buffer in warp_buffers(program)}
+    if not warp and not any(isinstance(node, Tile) for node in program.nodes):
+        return program
+    return program.with_body(_OtherBuffers(warp).body(program.body))
+
+
+def in_registers(launch: Program) -> Program:
+    """Return a launch whose WARP buffers are LOCAL ones: of each thread what its lane holds.
+
+    Tiles stay; of the indices in their bodies those in front of the lane alone have a meaning.
+    """
+    warps = len(warp_axes(launch))
+    kept = {b: _without_lane(b.shape, b.stages > 1, warps) for b in warp_buffers(launch)}
+    if not kept:
+        return launch
+    warp = {b: _local(b, shape) for b, shape in kept.items()}
+    places = {b: _without_lane(range(len(b.shape)), b.stages > 1, warps) for b in kept}
+    return launch.with_body(_OtherBuffers(warp, places, keep=True).body(launch.body))
+
+
+def warp_buffers(program: Program) -> tuple[Buffer, ...]:
+    """Return the WARP buffers of a program."""
+    held = [n.storage for n in program.nodes if isinstance(n, Allocate)]
+    return tuple(dict.fromkeys([b for b in held if b.memory is Memory.WARP]))
+
+
+def warp_axes(launch: Program) -> tuple[ParallelType, ...]:
+    """Return the launch dimensions that tell the warps of a block apart, the slowest first."""
+    sizes = dict(launch.launch)
+    return tuple([d for d in _WARPS if sizes.get(d, ONE) is not ONE])
+
+
+def tile_loads(tile: Tile) -> tuple[Load, ...]:
+    """Return the elements that a tile's body reads and writes, each once."""
+    found: dict[Load, None] = {}
+    for node, _ in walk(tile.body):
+        for value in expressions(node):
+            found.update(dict.fromkeys(loads(value)))
+        if isinstance(node, Store):
+            found[node.own] = None
+    return tuple(found)
+
+
+def _without_lane(items: Sequence[Item], staged: bool, warps: int) -> tuple[Item, ...]:
+    """Return what belongs to the axes of a WARP buffer that are not those of warps and lanes."""
+    front = int(staged)
+    return (*items[:front], *items[front + warps : -2], items[-1])
+
+
+def _local(buffer: Buffer, shape: tuple[Expr, ...]) -> Buffer:
+    sizes = [int(extent.value) for extent in shape if isinstance(extent, Const)]
+    assert len(sizes) == len(shape)
+    strides = [integer(prod(sizes[n + 1 :])) for n in range(len(sizes))]
+    size = integer(prod(sizes))
+    return replace(
+        buffer, memory=Memory.LOCAL, shape=shape, strides=tuple(strides), size=size, kind="local"
+    )
+
+
+class _OtherBuffers:
+    """Statements with other buffers in the place of some.
+
+    Args:
+        warp: buffer -> what stands in its place.
+        places: buffer -> the dimensions that are left, where not all are.
+        keep: whether tiles stay.
+    """
+
+    def __init__(
+        self,
+        warp: Mapping[Buffer, Buffer],
+        places: Mapping[Buffer, tuple[int, ...]] | None = None,
+        *,
+        keep: bool = False,
+    ) -> None:
+        self.warp, self.places, self.keep = warp, places or {}, keep
+        self.known: dict[Stmt, tuple[Stmt, ...]] = {}
+        self.values: dict[Expr, Expr] = {}
+
+    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        found = tuple([made for node in body for made in self.statement(node)])
+        same = len(found) == len(body) and all(a is b for a, b in zip(found, body, strict=True))
+        return body if same else found
+
+    def statement(self, node: Stmt) -> tuple[Stmt, ...]:
+        """Return what stands in the place of a statement; the same for one at several places."""
+        found = self.known.get(node)
+        if found is None:
+            made = with_bodies(node, tuple([self.body(part) for part in bodies(node)]))
+            found = self.known[node] = (self._own(made),)
+            if isinstance(made, Tile) and not self.keep:
+                found = self.known[node] = (_EDGE, *made.body, _EDGE)
+        return found
+
+    def _own(self, node: Stmt) -> Stmt:
+        if isinstance(node, Allocate) and node.storage in self.warp:
+            return replace(node, storage=self.warp[node.storage])
+        if isinstance(node, Tile):
+            held = tuple([(role, self.warp.get(buffer, buffer)) for role, buffer in node.operands])
+            return replace(node, operands=held)
+        if isinstance(node, Store) and node.storage in self.warp:
+            index = self._index(node.storage, node.index)
+            node = replace(node, storage=self.warp[node.storage], index=index)
+        return map_expressions(node, self._value)
+
+    def _index(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        places = self.places.get(buffer)
+        return index if places is None else tuple([index[place] for place in places])
+
+    def _value(self, value: Expr) -> Expr:
+        found = self.values.get(value)
+        if found is None:
+            found = self.values[value] = rewrite(value, self._load) if self.warp else value
+        return found
+
+    def _load(self, value: Expr) -> Expr | None:
+        if isinstance(value, Load) and value.buffer in self.warp:
+            index = tuple([self._value(i) for i in value.args])
+            return Load(self.warp[value.buffer], self._index(value.buffer, index), value.flat)
+        return None

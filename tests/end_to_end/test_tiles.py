@@ -1,0 +1,158 @@
+"""Products by instructions of the table: results, proofs, texts, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from helpers.mma_gemm import mma_gemm
+from loopnest.kir import instruction_table
+
+ROWS = [name for name, row in ln.instructions.items() if not row.is_move]
+F16 = "mma.m16n8k16.f32.f16"
+
+
+@pytest.fixture(autouse=True)
+def table() -> Iterator[None]:
+    """Give the rows back that a test adds."""
+    kept = dict(instruction_table._table)
+    yield
+    instruction_table._table.clear()
+    instruction_table._table.update(kept)
+
+
+def arrays(name: str, m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    kind = ln.instructions[name].operands["a"].dtype.numpy
+    rng = np.random.default_rng(m + n + k)
+    return tuple([(rng.standard_normal(s) * 3).astype(kind) for s in ((m, k), (k, n))])
+
+
+def check(f: ln.Fusion, name: str, *sizes: int) -> None:
+    given = arrays(name, *sizes)
+    wanted, bound = ln.evaluate(f, *given), ln.error_bound(f, *given)
+    for target in ("interpret", "c"):
+        found = ln.compile(f, target=target)(*given)
+        difference = np.abs(found.astype(np.float64) - wanted.astype(np.float64))
+        assert np.all(difference <= bound), target
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row(name: str) -> None:
+    f = mma_gemm(name)
+    check(f, name, 64, 32, 64)
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+
+
+@pytest.mark.parametrize("name", ["mma.m16n8k16.f32.f16", "mma.m16n8k16.f32.bf16"])
+def test_a_result_of_16_bits_is_rounded_once(name: str) -> None:
+    row = ln.instructions[name]
+    f = mma_gemm(name, out=row.operands["a"].dtype)
+    check(f, name, 64, 32, 64)
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+
+
+def test_several_warps_and_stages() -> None:
+    f = mma_gemm(F16, warps=(2, 2), stages=3)
+    check(f, F16, 128, 64, 96)
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+
+
+@pytest.mark.parametrize("warps", [(1, 1), (2, 2)])
+def test_ragged_sizes_are_filled(warps: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOPNEST_VERIFY", "0")  # results alone
+    f = mma_gemm(F16, warps=warps, whole=False)
+    for sizes in ((33, 17, 45), (1, 1, 1), (40, 40, 40), (64, 32, 64)):
+        check(f, F16, *sizes)
+
+
+def test_threads_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOPNEST_VERIFY", "0")
+    f = mma_gemm(F16, warps=(2, 1))
+    given = arrays(F16, 64, 32, 64)
+    wanted = ln.compile(f, target="interpret")(*given)
+    for seed in range(3):
+        run = ln.compile(f, target="interpret", thread_order=seed)
+        assert np.array_equal(run(*given), wanted)
+
+
+# CUDA
+
+
+def test_the_text_calls_the_instruction() -> None:
+    text = ln.lower(mma_gemm(F16)).cuda()
+    assert text.count("ln_mma_m16n8k16_f32_f16(") == 2
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}" in text
+    assert "T2[0]" not in text  # the body is for others
+    assert "shared" in text
+    assert "__half T9[16];" in text  # of a lane: two tiles of eight
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_machine_code(name: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    sass = ln.lower(mma_gemm(name)).sass("sm_90")
+    assert len(re.findall(r"\b[HI]MMA\.", sass)) >= 4
+    assert "LDL" not in sass
+
+
+def test_an_older_architecture() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    k = ln.lower(mma_gemm(F16))
+    message = "the instruction mma.m16n8k16.f32.f16 needs sm_80; compile for sm_80 or a newer one"
+    with pytest.raises(ln.CompileError, match=re.escape(message) + "$"):
+        k.ptx("sm_75")
+
+
+# Rows from outside
+
+
+SHUFFLED = ln.Instruction(
+    "toy.m4n8k8",
+    {
+        "d": ln.Operand(
+            ln.float32, ("m", "n"), ln.Fragment("(x) (y z) -> (z x) (y)", x=4, y=1, z=8)
+        ),
+        "a": ln.Operand(
+            ln.float16, ("m", "k"), ln.Fragment("(x) (y z) -> (z x) (y)", x=4, y=1, z=8)
+        ),
+        "b": ln.Operand(
+            ln.float16, ("k", "n"), ln.Fragment("(u v) (w) -> (v w) (u)", u=2, v=4, w=8)
+        ),
+    },
+    "d[m, n] = d[m, n] + float32(a[m, k]) * float32(b[k, n])",
+)
+
+
+def test_a_row_from_outside() -> None:
+    ln.add_instruction(SHUFFLED)
+    f = mma_gemm(SHUFFLED.name)
+    check(f, SHUFFLED.name, 16, 16, 16)
+    k = ln.lower(f)
+    assert str(ln.verify(k)) == "proved for all sizes"
+    message = (
+        "mma_gemm: the instruction toy.m4n8k8 has no PTX, which target 'cuda' needs; give its row "
+        "a ptx, or run the kernel on another target"
+    )
+    with pytest.raises(ln.LoweringError, match=f"^{re.escape(message)}$"):
+        k.cuda()
+
+
+def test_another_map_is_another_row() -> None:
+    """A nest in which a fragment's digits are swapped is refuted."""
+    row = ln.instructions[F16]
+    a = replace(
+        row.operands["a"],
+        fragment=ln.Fragment("(mh g) (kh t p) -> (g t) (mh kh p)", mh=2, g=8, kh=2, t=4, p=2),
+    )
+    ln.add_instruction(replace(row, name="swapped", operands={**row.operands, "a": a}))
+    k = ln.lower(mma_gemm("swapped"))
+    assert ln.verify(k).status == "proved"
+    instruction_table._table["swapped"] = row
+    report = ln.verify(k)
+    assert report.status == "refuted"
+    assert "is another" in str(report.findings[0])
