@@ -16,8 +16,15 @@ import loopnest.graph as G
 from graph import published
 from graph.random_graphs import Sample, samples
 from loopnest.graph.cse_across import Ledger
-from loopnest.graph.minimum_cut import minimum_cut
-from loopnest.graph.stash_choice import Problem, _filled, _savings, choose, closed_flops, evaluate
+from loopnest.graph.stash_choice import (
+    Problem,
+    _filled,
+    _savings,
+    choose,
+    closed_flops,
+    evaluate,
+    minimum_cut,
+)
 
 
 def run_both(

@@ -13,8 +13,7 @@ from graph import published
 from graph.random_graphs import Sample, samples
 from helpers.work import calls
 from loopnest.graph.passes import fuse_ops
-from loopnest.graph.passes.dominators import PostDominators
-from loopnest.graph.passes.fuse_ops_groups import partition
+from loopnest.graph.passes.fuse_ops_groups import PostDominators, partition
 from loopnest.graph.passes.indexed_graph import ForwardGraph, forward_graph
 
 P = G.Pattern

@@ -16,8 +16,7 @@ Who imports whom, lowest first; a row imports rows above it.
 - Row 2: `operators/` by family: `node_operands` · `windows`, then the families.
 - Row 3: `printer`, then `parser`; `gradients/` (one attribute an op), then `autodiff`; `cost`.
 - Row 4: passes.
-- Row 5: `expression_search` · `explain` · `pictures` · `minimum_cut` · `dominator_tree`,
-  `stash_choice`, `cse_across`.
+- Row 5: `expression_search` · `explain` · `pictures` · `stash_choice`, `cse_across`.
 
 `compile` and the passes that make kernels hand over to `loopnest.graph_kernels`, a room above this
 one, when they are first used. Operators of `Node` hand over to `operators`, and `Graph.__str__` to

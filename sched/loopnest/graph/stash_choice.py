@@ -12,13 +12,11 @@ Sources: Picard, "Maximal closure of a graph", 1976 (choices with consequences a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
-
-from loopnest.graph.dominator_tree import DominatorTree
-from loopnest.graph.minimum_cut import INFINITE, minimum_cut
 
 _LIMIT = 200_000
 """The search gives up after so many partial choices."""
@@ -314,3 +312,143 @@ def _undominated(partials: list[_Partial]) -> list[_Partial]:
         if not best or partial[1] < best[-1][1]:
             best.append(partial)
     return best
+
+
+INFINITE = 1 << 200
+"""A capacity that no cut pays; capacities are ints of any size."""
+
+
+def minimum_cut(
+    count: int, edges: Iterable[tuple[int, int, int]], source: int, sink: int
+) -> tuple[int, set[int]]:
+    """Return the value of a minimum cut, and the smallest side of the source that has it.
+
+    Args:
+        count: the number of nodes, which are 0 .. count - 1.
+        edges: (from, to, capacity).
+        source: a node.
+        sink: a node.
+
+    >>> minimum_cut(4, [(0, 1, 3), (0, 2, 2), (1, 3, 2), (2, 3, 4), (1, 2, 1)], 0, 3)
+    (5, {0})
+
+    Source: Dinic, "Algorithm for solution of a problem of maximum flow in networks with power
+    estimation", 1970.
+    """
+    network = _Network(count, edges)
+    value = 0
+    while True:
+        level = network.levels(source)
+        if level[sink] < 0:
+            return value, {node for node in range(count) if level[node] >= 0}
+        value += network.blocking_flow(level, source, sink)
+
+
+class _Network:
+    """Edges in pairs: edge e has e ^ 1 as its reverse, with what flows on it as capacity."""
+
+    def __init__(self, count: int, edges: Iterable[tuple[int, int, int]]) -> None:
+        self.out: list[list[int]] = [[] for _ in range(count)]
+        self.to: list[int] = []
+        self.left: list[int] = []
+        for a, b, capacity in edges:
+            self.out[a].append(len(self.to))
+            self.out[b].append(len(self.to) + 1)
+            self.to += [b, a]
+            self.left += [capacity, 0]
+
+    def levels(self, source: int) -> list[int]:
+        """Return the distance of each node from the source over edges that have room, or -1."""
+        level = [-1] * len(self.out)
+        level[source] = 0
+        queue = deque([source])
+        while queue:
+            node = queue.popleft()
+            for edge in self.out[node]:
+                if self.left[edge] and level[self.to[edge]] < 0:
+                    level[self.to[edge]] = level[node] + 1
+                    queue.append(self.to[edge])
+        return level
+
+    def blocking_flow(self, level: list[int], source: int, sink: int) -> int:
+        """Send flow along shortest ways until each has a full edge; return how much."""
+        following = [0] * len(self.out)
+        path: list[int] = []
+        node, total = source, 0
+        while True:
+            if node == sink:
+                sent = min(self.left[edge] for edge in path)
+                total += sent
+                for edge in path:
+                    self.left[edge] -= sent
+                    self.left[edge ^ 1] += sent
+                first = next(i for i, edge in enumerate(path) if not self.left[edge])
+                node = self.to[path[first] ^ 1]
+                del path[first:]
+            elif following[node] < len(self.out[node]):
+                edge = self.out[node][following[node]]
+                ahead = self.to[edge]
+                if self.left[edge] and level[ahead] == level[node] + 1:
+                    path.append(edge)
+                    node = ahead
+                else:
+                    following[node] += 1
+            elif path:
+                node = self.to[path.pop() ^ 1]
+                following[node] += 1
+            else:
+                return total
+
+
+class DominatorTree:
+    """The dominator tree of nodes 0 .. count - 1, added in topological order under a root.
+
+    Each node points to its parent and to one ancestor further up, so that two nodes meet in
+    logarithmic time, however deep the tree.
+
+    >>> tree = DominatorTree(4)
+    >>> tree.add(0, ())
+    >>> for node, before in ((1, [0]), (2, [0]), (3, [1, 2])):
+    ...     tree.add(node, before)
+    >>> tree.parent(3), tree.parent(0)
+    (0, None)
+
+    Source: Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", 2001; Myers, "An
+    Applicative Random-Access Stack", 1983 (the jumps).
+    """
+
+    def __init__(self, count: int) -> None:
+        self._root = count
+        self._parent = [count] * (count + 1)
+        self._jump = [count] * (count + 1)
+        self._depth = [0] * (count + 1)
+
+    def add(self, node: int, before: Iterable[int]) -> None:
+        """Add a node that is reached from nodes added before, or from the root if from none."""
+        above: int | None = None
+        for other in before:
+            above = other if above is None else self._meet(above, other)
+        top = self._root if above is None else above
+        self._parent[node], self._depth[node] = top, self._depth[top] + 1
+        jump = self._jump[top]
+        even = (
+            self._depth[top] - self._depth[jump]
+            == self._depth[jump] - self._depth[self._jump[jump]]
+        )
+        self._jump[node] = self._jump[jump] if even else top
+
+    def parent(self, node: int) -> int | None:
+        """Return the nearest node that all ways to a node pass, or None for the root."""
+        found = self._parent[node]
+        return None if found == self._root else found
+
+    def _meet(self, a: int, b: int) -> int:
+        """Return the deepest node that dominates both."""
+        depth, parent, jump = self._depth, self._parent, self._jump
+        if depth[a] < depth[b]:
+            a, b = b, a
+        while depth[a] > depth[b]:
+            a = jump[a] if depth[jump[a]] >= depth[b] else parent[a]
+        while a != b:
+            a, b = (jump[a], jump[b]) if jump[a] != jump[b] else (parent[a], parent[b])
+        return a

@@ -2,7 +2,8 @@
 
 Arrays are NumPy's, or those of another library (`step_arrays`). On "c" the launches that follow
 each other are one call of a table (`launch_table`). What is the same at all sizes (constants,
-variables, the arena) belongs to `StepMemory`.
+variables, the arena) belongs to `StepMemory`. A call goes through
+actions: launches of C that are one call, and steps in Python.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, TypeAlias
 from loopnest.backends.cpu.array_fields import reads_arrays
 from loopnest.backends.cpu.c_target import CompiledC
 from loopnest.backends.cpu.host_call import HostCall
-from loopnest.backends.cpu.launch_table import TableEntry, words_of
+from loopnest.backends.cpu.launch_table import LaunchTable, TableEntry, words_of
 from loopnest.backends.ready_call import no_memory
 from loopnest.graph.dimensions import at
 from loopnest.graph.node import Node
@@ -31,7 +32,6 @@ from loopnest.graph_kernels.plan_records import (
     places_in,
     rounded,
 )
-from loopnest.graph_kernels.step_actions import WHOSE, CallAction, Entry, TableAction
 from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
 from loopnest.graph_kernels.variable_memory import StepUpdates, VariableMemory
 from loopnest.launch.target_interface import MISFIT, ArrayForm
@@ -472,3 +472,59 @@ class SizedRun:
 
 def _numbers(extents: Sequence[int | Expr], sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple([at(extent, sizes) for extent in extents])
+
+
+Entry: TypeAlias = "tuple[TableEntry, CompiledC]"
+"""A launch of a table, and what it launches."""
+WHOSE = "the local buffers of its kernels"
+"""What memory is missing for where a launch fails."""
+
+
+class TableAction:
+    """Launches of a table, as a part of a call.
+
+    Args:
+        launches: in order, each with what it launches; all of these have the same options.
+        subject: the call, for errors.
+    """
+
+    def __init__(self, launches: Sequence[Entry], subject: str) -> None:
+        kernels = [kernel for _, kernel in launches]
+        runtime = next((kernel.runtime for kernel in kernels if kernel.runtime), None)
+        own = [launch for launch, _ in launches]
+        self.table = LaunchTable(own, kernels[0].threads, runtime)
+        self._subject = subject
+        self._words: Any = None
+
+    def attach(self, words: Any) -> None:
+        """Let the following calls find addresses and sizes in `words`."""
+        self._words = words
+
+    def run(self, memory: Memory) -> None:
+        """Run the launches."""
+        if self.table.run(self._words):
+            raise no_memory(self._subject, WHOSE)
+
+    def timed(self, memory: Memory) -> list[float]:
+        """Run the launches; return the seconds of each."""
+        status, seconds = self.table.timed(self._words)
+        if status:
+            raise no_memory(self._subject, WHOSE)
+        return seconds
+
+
+class CallAction:
+    """A step that Python calls: a library, an evaluation, a kernel that no table takes.
+
+    Args:
+        run: the step.
+    """
+
+    def __init__(self, run: Callable[[Memory], None]) -> None:
+        self.run = run
+
+    def timed(self, memory: Memory) -> list[float]:
+        """Run the step; return its seconds."""
+        start = perf_counter()
+        self.run(memory)
+        return [perf_counter() - start]

@@ -21,7 +21,7 @@ from typing import NoReturn
 import pytest
 
 from helpers.interrupts import heed_interrupts
-from loopnest.backends.cpu import c_compiler, child_processes
+from loopnest.backends.cpu import c_compiler
 from loopnest.backends.cpu.c_compiler import Compiler, compile_c, find_compiler
 from loopnest.errors import CompileError
 
@@ -373,7 +373,7 @@ def test_a_compiler_that_takes_too_long(
 def test_a_time_limit_that_is_none(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOPNEST_COMPILE_SECONDS", limit)
     with pytest.raises(CompileError) as caught:
-        child_processes.time_limit()
+        c_compiler.time_limit()
     assert str(caught.value) == (
         f"LOOPNEST_COMPILE_SECONDS={limit}: the time limit of the C compiler is no number of "
         "seconds; set it to one, or to 0 for no limit"
@@ -382,9 +382,9 @@ def test_a_time_limit_that_is_none(limit: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOPNEST_COMPILE_SECONDS", "0")
-    assert child_processes.time_limit() is None
+    assert c_compiler.time_limit() is None
     monkeypatch.delenv("LOOPNEST_COMPILE_SECONDS")
-    assert child_processes.time_limit() == 600
+    assert c_compiler.time_limit() == 600
 
 
 @needs_ps

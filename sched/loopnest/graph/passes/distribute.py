@@ -6,7 +6,7 @@
                                  a*((b + c) + b) + 2*d        with reassociation
 ```
 
-Each tree of additions is rewritten at once. Its forms come from `distribute_forms`; what a form
+Each tree of additions is rewritten at once. Its forms are `FixedSums` or `FreeSums`; what a form
 costs is found in the graph as it is: the nodes that would no longer be needed are taken off, those
 that it needs are put on, and nodes that others need anyway are free. The cheapest form is taken if
 it is cheaper than what is there; of equal ones the first in the order of the source below.
@@ -22,36 +22,35 @@ is small: sums of a few products, with one law.
 Source: "The Problem of Tensor level optimization", wiki of github.com/BoostGSoC19/tensor, 2019
 (`optimize_xform`, which tries the places of a common factor in order); costs by reference counts as
 in Mishchenko et al., "DAG-aware AIG rewriting", 2006.
+
+Sums of products in other forms: the distributive law, with and without reassociation.
+
+A form of a sum is a node that computes it. `FixedSums` keeps the tree of additions as it is and
+uses the law on two operands of one addition; `FreeSums` takes the addends of a whole tree of
+additions, and the factors of products, in any grouping.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from loopnest.graph.cost import flops, traffic
-from loopnest.graph.dimensions import typical
+from loopnest.graph.dimensions import broadcast, typical
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.decorators import register_pass
-from loopnest.graph.passes.distribute_forms import (
-    PRODUCTS,
-    SUMS,
-    FixedSums,
-    FreeSums,
-    Workshop,
-    products_under,
-    terms_of,
-)
 from loopnest.graph.passes.info import PassInfo
 from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit, graphs_of
 from loopnest.graph.passes.numbering import Numbering
 from loopnest.graph.passes.options import register_option
 from loopnest.graph.program import Graph, body_of
-from loopnest.graph.registry import rebuild, short, with_attrs
+from loopnest.graph.registry import call, rebuild, short, with_attrs
+from loopnest.graph.structural import attribute_key
 
 register_option(
     "Distribute.reassociate", False, doc="whether sums and products of floats may be regrouped"
@@ -332,3 +331,318 @@ def _is_product(node: Node) -> bool:
 
 
 register_pass("Distribute", Distribute)
+
+
+Cost: TypeAlias = Callable[[Node], float]
+Number: TypeAlias = Callable[[Node], int]
+"""What operands are compared by."""
+
+SUMS = frozenset({"add", "sub"})
+
+_COMMON = {
+    # op: pairs of operand places that may hold the common factor of two products, in the order in
+    # which they are tried: (place in the left product, place in the right one).
+    "mul": ((0, 0), (0, 1), (1, 0), (1, 1)),
+    "matmul": ((0, 0), (1, 1)),
+    "conv2d": ((0, 0), (1, 1)),
+    "div": ((1, 1),),
+}
+PRODUCTS = frozenset(_COMMON)
+
+_DEPTH = 12
+"""How deep in products of products all common factors are tried; deeper, the first is taken."""
+
+
+class Workshop:
+    """Where forms are built: one node for each value that is built.
+
+    Args:
+        number: what operands are compared by; equal numbers are equal operands.
+        known: nodes by number that may be used instead of a new one (empty if nodes of the graph
+            count by identity).
+        cost: of one node.
+        opened: the nodes of the graph that forms may leave out: the sums and products in question.
+    """
+
+    def __init__(
+        self, number: Number, known: Mapping[int, Node], cost: Cost, opened: Iterable[Node]
+    ) -> None:
+        self.number, self.cost = number, cost
+        self._known = known
+        self._made: dict[object, Node] = {}
+        self._open = set(opened)
+        self._weights: dict[Node, float] = {}
+
+    def make(self, op: str, operands: Sequence[Node], like: Node | None = None) -> Node:
+        """Return the op on operands, with the attributes of the node `like`."""
+        key = (op, like is not None and _attrs(like), *operands)
+        if key not in self._made:
+            node = call(op, operands, None if like is None else like.attrs)
+            node = self._known.get(self.number(node), node)
+            self._made[key] = node
+            self._open.add(node)
+        return self._made[key]
+
+    def weight(self, node: Node) -> float:
+        """Return the cost of what a form builds; what it uses twice counts twice."""
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            inner = [x for x in top.inputs if x in self._open]
+            missing = [x for x in inner if x not in self._weights]
+            if top not in self._weights and missing:
+                stack += missing
+            else:
+                total = self.cost(top) + sum(self._weights.get(x, 0.0) for x in inner)
+                self._weights.setdefault(top, total)
+                stack.pop()
+        return self._weights[node]
+
+    def same(self, a: Node, b: Node) -> bool:
+        """Whether two operands are the same."""
+        return a is b or self.number(a) == self.number(b)
+
+
+def _attrs(node: Node) -> object:
+    return attribute_key(tuple([(key, node.attrs[key]) for key in sorted(node.attrs)]))
+
+
+def fits(product: str, a: Node, b: Node) -> bool:
+    """Whether two operands of products can be added before the product is formed."""
+    if product == "conv2d":
+        return a.shape == b.shape  # windows of one size
+    return broadcast((a.shape, b.shape)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Factor:
+    """A common factor: of a mul (`like` is None), or at a place of another kind of product."""
+
+    node: Node
+    place: int = 0
+    like: Node | None = None
+
+    @property
+    def key(self) -> object:
+        return None if self.like is None else (self.like.op, _attrs(self.like))
+
+    def of(self, shop: Workshop, inner: Node) -> Node:
+        """Return the product of the factor and what is left of the products that have it."""
+        operands = (inner, self.node) if self.place else (self.node, inner)
+        return shop.make("mul" if self.like is None else self.like.op, operands, self.like)
+
+    def fits(self, other: _Factor) -> bool:
+        """Whether what is left of two products can be added."""
+        if self.like is None or other.like is None:
+            return True
+        own, others = self.like.inputs[1 - self.place], other.like.inputs[1 - other.place]
+        return fits(self.like.op, own, others)
+
+
+class FixedSums:
+    """Forms of a tree of additions that keep the tree.
+
+    Args:
+        shop: where forms are built.
+        tree: the additions of the tree, operands first; their other operands are its leaves.
+        width: how many forms of each addition are kept, the cheapest.
+    """
+
+    def __init__(self, shop: Workshop, tree: Iterable[Node], width: int = 8) -> None:
+        self._shop, self._width = shop, width
+        self._forms: dict[Node, list[Node]] = {}
+        self._sums: dict[object, list[Node]] = {}
+        for node in tree:
+            left, right = [self._forms.get(x, [x]) for x in node.inputs]
+            found = [f for a in left for b in right for f in self._sum(node.op, a, b)]
+            self._forms[node] = self._best(found)
+
+    def of(self, root: Node) -> list[Node]:
+        """Return the forms of the whole, the cheapest first, of equal ones the first tried."""
+        return self._forms[root]
+
+    def _best(self, forms: Iterable[Node]) -> list[Node]:
+        return sorted(dict.fromkeys(forms), key=self._shop.weight)[: self._width]
+
+    def _sum(self, op: str, a: Node, b: Node, depth: int = _DEPTH) -> list[Node]:
+        """Return forms of a + b or a - b: as it is, and with each common factor in front."""
+        key = (op, self._shop.number(a), self._shop.number(b), depth)
+        if key not in self._sums:
+            forms = [self._shop.make(op, (a, b))]
+            for taken, rests in self._factored(a, b) if depth else ():
+                # The sum of the rests may have a common factor in turn.
+                forms += [taken.of(self._shop, inner) for inner in self._sum(op, *rests, depth - 1)]
+            forms += [] if depth else [self._first_factors(op, a, b)]
+            self._sums[key] = self._best(forms)
+        return self._sums[key]
+
+    def _first_factors(self, op: str, a: Node, b: Node) -> Node:
+        """Return the form with the first common factor in front, again and again."""
+        found: list[_Factor] = []
+        while (step := next(self._factored(a, b), None)) is not None:
+            found.append(step[0])
+            a, b = step[1]
+        form = self._shop.make(op, (a, b))
+        for factor in reversed(found):
+            form = factor.of(self._shop, form)
+        return form
+
+    def _factored(self, a: Node, b: Node) -> Iterator[tuple[_Factor, tuple[Node, Node]]]:
+        """Yield each common factor of two products, and what is left of both."""
+        if a.op != b.op or a.op not in PRODUCTS or _attrs(a) != _attrs(b):
+            return
+        for i, j in _COMMON[a.op]:
+            rests = (a.inputs[1 - i], b.inputs[1 - j])
+            if self._shop.same(a.inputs[i], b.inputs[j]) and fits(a.op, *rests):
+                yield _Factor(a.inputs[i]) if a.op == "mul" else _Factor(a.inputs[i], i, a), rests
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTerm:
+    """An addend: its sign, its factors, and the node of their product if there is one."""
+
+    sign: int
+    factors: tuple[Node, ...]
+    node: Node | None = None
+
+
+class FreeSums:
+    """Forms of a sum of terms in any grouping: what common factor to take out, and in what order.
+
+    All orders are tried for few terms; for many, the common factor with the most terms is taken
+    first (greedy, as in algebraic factoring of logic).
+
+    Source: Brayton and McMullen, "The decomposition and factorization of Boolean expressions",
+    1982.
+    """
+
+    _FEW = 8
+    _STEPS = 400
+
+    def __init__(self, shop: Workshop) -> None:
+        self._shop = shop
+        self._steps = 0
+        self._best: dict[object, Node] = {}
+
+    def form(self, terms: Sequence[ProductTerm], depth: int = _DEPTH) -> Node:
+        """Return the cheapest form that was found; it is the negated sum if all signs are -1."""
+        self._steps += 1
+        if len(terms) > self._FEW or self._steps > self._STEPS:
+            return self._greedy(terms, depth)
+        key = tuple([(t.sign, *[self._shop.number(f) for f in t.factors]) for t in terms])
+        if key not in self._best:
+            forms = [self._added(terms)]
+            for group in self._groups(terms) if depth else ():
+                forms.append(self.form(self._taken_out(terms, *group, depth), depth - 1))
+            self._best[key] = min(forms, key=self._shop.weight)
+        return self._best[key]
+
+    def _greedy(self, terms: Sequence[ProductTerm], depth: int) -> Node:
+        groups = self._groups(terms) if depth else []
+        while groups:
+            terms = self._taken_out(terms, *max(groups, key=lambda group: len(group[1])), depth)
+            groups = self._groups(terms)
+        return self._added(terms)
+
+    def _taken_out(
+        self, terms: Sequence[ProductTerm], factor: _Factor, places: Sequence[int], depth: int
+    ) -> list[ProductTerm]:
+        """Return the terms with a common factor taken out of those at `places`."""
+        chosen = [terms[i] for i in places]
+        sign = max(t.sign for t in chosen)
+        inner = self.form(
+            [ProductTerm(t.sign * sign, self._without(t, factor)) for t in chosen], depth - 1
+        )
+        factors = (factor.node, inner) if factor.like is None else (factor.of(self._shop, inner),)
+        rest = {i: t for i, t in enumerate(terms) if i not in places}
+        rest[places[0]] = ProductTerm(sign, factors)
+        return [rest[i] for i in sorted(rest)]
+
+    def _groups(self, terms: Sequence[ProductTerm]) -> list[tuple[_Factor, list[int]]]:
+        """Return each factor that several terms have, and their places, in order of appearance."""
+        found: dict[object, tuple[_Factor, dict[int, None]]] = {}
+        for i, term in enumerate(terms):
+            for factor in self._factors(term):
+                key = (factor.key, factor.place, self._shop.number(factor.node))
+                first, places = found.setdefault(key, (factor, {}))
+                if first.fits(factor):
+                    places[i] = None
+        return [(factor, list(places)) for factor, places in found.values() if len(places) > 1]
+
+    def _factors(self, term: ProductTerm) -> Iterator[_Factor]:
+        if len(term.factors) > 1:
+            for node in term.factors:
+                yield _Factor(node)
+        elif term.factors[0].op in PRODUCTS - {"mul"}:
+            product = term.factors[0]
+            for place, _ in _COMMON[product.op]:
+                yield _Factor(product.inputs[place], place, product)
+
+    def _without(self, term: ProductTerm, factor: _Factor) -> tuple[Node, ...]:
+        if factor.like is not None:
+            return (term.factors[0].inputs[1 - factor.place],)
+        places = [i for i, f in enumerate(term.factors) if self._shop.same(f, factor.node)]
+        return term.factors[: places[0]] + term.factors[places[0] + 1 :]
+
+    def _added(self, terms: Sequence[ProductTerm]) -> Node:
+        """Return the sum of terms, from left to right, a positive one first."""
+        ordered = sorted(terms, key=lambda t: t.sign < 0)
+        turned = ordered[0].sign
+        total = self._product(ordered[0])
+        for term in ordered[1:]:
+            op = "add" if term.sign == turned else "sub"
+            total = self._shop.make(op, (total, self._product(term)))
+        return total
+
+    def _product(self, term: ProductTerm) -> Node:
+        """Return the product of a term's factors, small ones first."""
+        if term.node is not None:
+            return term.node
+        first, *others = sorted(term.factors, key=lambda f: typical(f.tensor_type.size))
+        for factor in others:
+            first = self._shop.make("mul", (first, factor))
+        return first
+
+
+def products_under(nodes: Iterable[Node], most: int = 10_000) -> list[Node]:
+    """Return the products among nodes, and those among the operands of these, and so on."""
+    found: dict[Node, None] = {}
+    pending = list(nodes)
+    while pending and len(found) < most:
+        node = pending.pop()
+        if node not in found and (node.op in PRODUCTS or node.op == "neg"):
+            found[node] = None
+            pending += node.inputs
+    return list(found)
+
+
+def terms_of(tree: Iterable[Node], root: Node) -> list[ProductTerm]:
+    """Return the addends of a tree of additions, left to right, products opened to their factors.
+
+    Args:
+        tree: its additions.
+        root: the last of them.
+    """
+    inside = set(tree)
+    terms: list[ProductTerm] = []
+    stack = [(1, root)]
+    while stack:
+        sign, node = stack.pop()
+        if node in inside:
+            left, right = node.inputs
+            stack += [(-sign if node.op == "sub" else sign, right), (sign, left)]
+        elif node.op == "neg":
+            stack.append((-sign, node.inputs[0]))
+        else:
+            terms.append(ProductTerm(sign, _factors_of(node), node))
+    return terms
+
+
+def _factors_of(node: Node, most: int = 8) -> tuple[Node, ...]:
+    factors = [node]
+    while len(factors) < most:
+        place = next((i for i, f in enumerate(factors) if f.op == "mul"), None)
+        if place is None:
+            break
+        factors[place : place + 1] = factors[place].inputs
+    return tuple(factors)
