@@ -124,6 +124,27 @@ def test_pure_functions_and_swizzles_take_names() -> None:
     assert texts == ["[i0 row: 32, i1 column: 32 xor i0]"] * 2
 
 
+def test_tiles_take_names() -> None:
+    """The axes of a fragment, and those of an instruction, which is refused alike."""
+    quads = ln.Fragment("(g) (t p) -> (g t) (p)", g=8, t=4, p=2)
+    found = []
+    for axes in (("ri", "column"), (1, 2)):
+        with ln.Fusion("k") as f:
+            x = f.input("x", (64, 8), ln.float32, names=("row", "column"))
+            y = f.output(x * 2.0, "y")
+        found.append(str(y.split("row", 8, names=("ro", "ri")).distribute(quads, axes=axes)))
+    assert found[0] == found[1]
+    with ln.Fusion("k") as f:
+        a, b = f.input("a", (16, 16), ln.float16), f.input("b", (16, 8), ln.float16)
+        c = f.output(ln.matmul(a, b, dtype=ln.float32), "c")
+    why = []
+    for axes in (("m", "n", "k"), (0, 1, 2)):
+        with pytest.raises(ln.ScheduleError) as caught:
+            c.instruct("mma.m16n8k16.f32.f16", axes)
+        why.append(caught.value.reason)
+    assert why[0] == why[1]
+
+
 def test_names_of_inputs() -> None:
     """They are the sizes; none where a size stands twice, is a number or an expression."""
     with ln.Fusion() as f:
@@ -294,9 +315,8 @@ BAD: list[tuple[Callable[[ln.TensorView, ln.TensorView], object], str]] = [
     ),
     (
         lambda t, y: y.parallelize(do=1),  # type: ignore[arg-type]
-        "y.parallelize(do=1): 1 is no ParallelType; use ln.ParallelType.{serial, grid_x, "
-        "grid_y, grid_z, block_x, block_y, block_z, vectorize, unroll, unswitch, "
-        "cpu_parallel}",
+        "y.parallelize(do=1): 1 is no ParallelType; use ln.ParallelType."
+        f"{{{', '.join(parallel.value for parallel in PT)}}}",
     ),
     (
         lambda t, y: y.parallelize(do=PT.grid_x, di=PT.grid_x),

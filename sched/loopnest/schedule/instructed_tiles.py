@@ -22,6 +22,7 @@ from loopnest.schedule.transaction import (
     require_computed,
 )
 from loopnest.schedule.transforms import merge, parallelize, reorder, split
+from loopnest.tensor.axis_names import Axis
 from loopnest.tensor.definition import Read
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
@@ -31,7 +32,7 @@ _COMMUTES = ("add", "mul")
 
 
 @primitive
-def distribute(tensor: TensorView, fragment: Fragment, axes: Sequence[int]) -> TensorView:
+def distribute(tensor: TensorView, fragment: Fragment, axes: Sequence[Axis]) -> TensorView:
     """Spread leaf axes over lanes and registers; see `TensorView.distribute`."""
     require_computed(tensor)
     if not isinstance(fragment, Fragment):
@@ -105,7 +106,7 @@ def _spread(tensor: TensorView, fragment: Fragment, places: Sequence[int]) -> in
 
 
 @primitive
-def instruct(tensor: TensorView, name: str, axes: Sequence[int]) -> TensorView:
+def instruct(tensor: TensorView, name: str, axes: Sequence[Axis]) -> TensorView:
     """Compute a reduction by an instruction; see `TensorView.instruct`."""
     row = _row(name)
     require_computed(tensor)

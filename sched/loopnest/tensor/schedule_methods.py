@@ -290,7 +290,7 @@ class ScheduleMethods:
 
         return rfactor.rfactor(_tensor(self), axes, refold=refold)
 
-    def distribute(self, fragment: Fragment, axes: Sequence[int]) -> TensorView:
+    def distribute(self, fragment: Fragment, axes: Sequence[Axis]) -> TensorView:
         """Spread leaf axes over the lanes of a warp and their registers.
 
         The axes are split by the fragment's digits, put in order and merged, as by `split`,
@@ -299,7 +299,7 @@ class ScheduleMethods:
 
         Args:
             fragment: where the elements lie.
-            axes: the leaf axes that are those of the fragment, in its order.
+            axes: the leaf axes that are those of the fragment, in its order, by position or name.
 
         Returns:
             This tensor.
@@ -322,7 +322,7 @@ class ScheduleMethods:
 
         return instructed_tiles.distribute(_tensor(self), fragment, axes)
 
-    def instruct(self, name: str, axes: Sequence[int]) -> TensorView:
+    def instruct(self, name: str, axes: Sequence[Axis]) -> TensorView:
         """Let a row of `ln.instructions` compute tiles of this reduction.
 
         The definition must be what the row says, a sum of products of casts, of tensors in
@@ -332,7 +332,8 @@ class ScheduleMethods:
 
         Args:
             name: of the row.
-            axes: the leaf axes of a tile, in the order of the row's: of a product m, n, k.
+            axes: the leaf axes of a tile, by position or name, in the order of the row's: of a
+                product m, n, k.
 
         Returns:
             This tensor.
