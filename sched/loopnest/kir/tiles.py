@@ -39,6 +39,11 @@ def without_tiles(program: Program) -> Program:
     return program.with_body(_OtherBuffers(warp).body(program.body))
 
 
+def had_tiles(program: Program) -> bool:
+    """Whether a program is what `without_tiles` made of one with tiles."""
+    return any(isinstance(n, Barrier) and n.reason == _EDGE.reason for n in program.nodes)
+
+
 def in_registers(launch: Program) -> Program:
     """Return a launch whose WARP buffers are LOCAL ones: of each thread what its lane holds.
 

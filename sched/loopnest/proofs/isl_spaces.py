@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from loopnest import kir
+from loopnest.kir.tiles import had_tiles
 from loopnest.proofs.bounded_quotients import BoundedQuotients
 from loopnest.proofs.dense_shapes import DenseShapes
 from loopnest.proofs.divided_loops import (
@@ -72,7 +73,8 @@ class Spaces:
         """The variables of each serial loop's index: one, or its digits, the fastest last."""
         found = dividing_numbers(program)
         self._cuts = numbers_below(found) if self.wide else {}
-        self._numbers = found if is_divided_often(found) else {}
+        # Only of fragments: the digits of lanes that exchange values cost isl more than they save.
+        self._numbers = found if is_divided_often(found) and had_tiles(program) else {}
         self.extent: dict[str, Poly] = {}
         self.threads: dict[ParallelType, tuple[str, ...]] = {}
         """The variables of each launch dimension: one, or its digits, the fastest last."""
