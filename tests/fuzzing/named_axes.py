@@ -9,7 +9,7 @@ import loopnest as ln
 from fuzzing.program import Session
 
 _CALL = re.compile(r"((?:\w+ = )?(\w+)\.(split|merge|reorder|axis|pin|rfactor)\()(.*)")
-_AT = re.compile(r"((?:\w+\.compute_at\((\w+), |(\w+)\.inline_at\())(-?\d+)(.*)")
+_AT = re.compile(r"((?:\w+\.compute_at\(((?!None\b)\w+), |(\w+)\.inline_at\())(-?\d+)(.*)")
 _FIRST, _ALL = r"^-?\d+", r"(?<![\w'])-?\d+(?![\w'])"
 _AXES = {
     **{name: re.compile(_FIRST) for name in ("split", "axis", "pin")},

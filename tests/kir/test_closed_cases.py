@@ -209,6 +209,7 @@ SEEKING = {
     "backends/cpu/transposed_tiles.py": 1,
     "backends/cpu/work_estimate.py": 1,
     "backends/interpret/fault_report.py": 1,
+    "costs/launch_counts.py": 1,
     "launch/launch_plan.py": 1,
     "lowering/indexing/indexed_tree.py": 2,
     "proofs/enumeration/__init__.py": 1,

@@ -235,6 +235,16 @@ def swizzle(f: ln.Fusion) -> None:
     t.split(0, 32).swizzle(ln.Swizzle.XOR, 1, 2)
 
 
+@case(("move", "note: each copy is waited for at once"))
+def move_by(f: ln.Fusion) -> None:
+    t, y = pointwise(f)
+    x = f.inputs[0].cache_after()
+    x.memory = ln.SHARED
+    x.compute_at(y, 1)
+    t.compute_at(y, -1)
+    x.move_by("cp.async")
+
+
 QUADS = ln.Fragment("(g) (t p) -> (g t) (p)", g=8, t=4, p=2)
 
 

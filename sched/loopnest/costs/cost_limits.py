@@ -71,7 +71,9 @@ def assert_cost(
                 subject, f"there is no cost {name!r}", f"the costs are {', '.join(COSTS)}"
             )
     parsed = {name: _limit(subject, name, limit) for name, limit in limits.items()}
-    names = [device.name for device in DEVICES.values() if device.arch == arch]
+    if not isinstance(sizes, Mapping) or not all(isinstance(name, str) for name in sizes):
+        raise LoopnestError(subject, f"sizes={sizes!r} names no sizes", 'use {"N": 4096}')
+    names = [d.name for d in DEVICES.values() if isinstance(arch, str) and d.arch == arch]
     if not names:
         known = ", ".join(dict.fromkeys([device.arch for device in DEVICES.values()]))
         raise LoopnestError(subject, f"no device has the architecture {arch!r}", f"use {known}")

@@ -134,6 +134,8 @@ def _head(node: Issue | Tile | Launch) -> str:
             return f"tile {node.instruction}({held})"
         case Launch():
             return "launch"
+        case _:
+            assert_never(node)
 
 
 def _exchange(node: Shuffle | Arrive) -> str:

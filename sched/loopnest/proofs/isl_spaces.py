@@ -108,6 +108,10 @@ class Spaces:
         self.rounds = [group for group in self.groups if _is_round(group)]
         """Groups of an index of the grid and loops: a block takes part after part, in rounds."""
 
+    def along(self, dimensions: Iterable[ParallelType]) -> list[str]:
+        """Return the variables of launch dimensions: none of one that the launch lacks."""
+        return [name for d in dimensions for name in self.threads.get(d, ())]
+
     def _digits(
         self, index: Expr, key: Index | ParallelType | None, name: str, size: Poly
     ) -> tuple[str, ...]:

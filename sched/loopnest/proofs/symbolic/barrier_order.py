@@ -50,8 +50,7 @@ class Order:
             self.closed(site, self._members(site))
         for site in self.setting.model.collectives:
             assert isinstance(site.node, kir.Collective)
-            threads = self.setting.spaces.threads
-            dims = [v for d in site.node.dims for v in threads[d]]
+            dims = self.setting.spaces.along(site.node.dims)
             shared = any(
                 isinstance(n, kir.Store) and n.storage.memory is Memory.SHARED
                 for n, _ in kir.walk(site.node.body)

@@ -247,7 +247,7 @@ class PartialReductions:
     def _kept(self, exchange: CollectiveMath, group: Instances) -> list[str]:
         """Return the variables in which the threads of a group agree."""
         spaces = self.setting.spaces
-        dims = {v for d in exchange.node.dims for v in spaces.threads[d]}
+        dims = set(spaces.along(exchange.node.dims))
         kept = [m for m in spaces.members_of(exchange.site) if m not in dims]
         return [v for v in spaces.replaced(kept) if v in group.variables]
 

@@ -510,7 +510,7 @@ class PolyhedralModel(IslRelations):
         self, at: Instances, dims: Sequence[ParallelType], rounds: Sequence[Group]
     ) -> list[str]:
         apart = {member for group in rounds for member in group.members}
-        names = [v for d in dims for v in self.spaces.threads.get(d, ())]
+        names = self.spaces.along(dims)
         members = [v for v in names if v not in apart]
         derived = self.algebra.derived.values()
         found = self.spaces.replaced(members)
