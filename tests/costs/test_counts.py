@@ -1,6 +1,7 @@
 """Counts of costs: exact beside every point counted by itself, and the interpreter's stores."""
 
 import contextlib
+import importlib
 import io
 import math
 import random
@@ -96,13 +97,21 @@ def stores(kernel, fusion, sizes, monkeypatch):
     assert {k: v for k, v in own.items() if v} == {k: v for k, v in found.items() if v}
 
 
+def defined_in(name):
+    """Return the kernels of a file of kernels/, which is loaded for that."""
+    importlib.import_module(f"kernels.{name}")
+    found = kernels_of(f"kernels.{name}")
+    assert found
+    return found
+
+
 KERNELS = sorted((Path(__file__).parents[2] / "kernels").glob("*.py"))
 
 
 @pytest.mark.parametrize("file", KERNELS, ids=lambda f: f.stem)
 def test_kernels(file):
     """Every schedule for a GPU, at sizes that its tiles do not divide."""
-    for definition in kernels_of(f"kernels.{file.stem}"):
+    for definition in defined_in(file.stem):
         for schedule in [s for s in definition.schedules if s.startswith("gpu")]:
             kernel = ln.lower(definition.fusion(schedule))
             for sizes in list(trial_sizes(kernel.program))[:3]:
@@ -126,6 +135,28 @@ def test_large_sizes_are_exact_and_quick():
     ragged = ln.profile(kernel, M=4095, N=4093, K=4091)
     assert ragged.exact
     assert ragged.tensors[2].written == 4095 * 4093 * 4
+
+
+@pytest.mark.parametrize("name", ["gemm", "conv2d", "attention"])
+def test_drawn_iterations_stand_for_all(name):
+    """Counts of few points are near those of many, and are said to be drawn."""
+    for definition in defined_in(name):
+        kernel = ln.lower(definition.fusion("gpu"))
+        many, few = (
+            count_launches(kernel.program, definition.sizes, most) for most in (1 << 16, 1 << 11)
+        )
+        for one, drawn in zip(many, few, strict=True):
+            assert drawn.sampled
+            assert figures(drawn) == pytest.approx(figures(one), rel=0.2), definition.name
+
+
+def figures(counts):
+    return [
+        counts.flops,
+        sum(a.sectors for a in counts.accesses),
+        sum(a.wavefronts for a in counts.accesses),
+        counts.barriers["block"],
+    ]
 
 
 @pytest.mark.parametrize(

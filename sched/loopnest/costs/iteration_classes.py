@@ -40,13 +40,6 @@ class Iterations:
     values: Array
     weights: Array
 
-    def thinned(self, most: int) -> Iterations:
-        """Return about `most` of them, evenly chosen, with the weight of all."""
-        chosen = np.unique(np.linspace(0, len(self.values) - 1, max(most, 1)).astype(np.int64))
-        ends = np.append(chosen[1:], len(self.values))
-        total = np.append(0, np.cumsum(self.weights))
-        return Iterations(self.values[chosen], total[ends] - total[chosen])
-
 
 @dataclass(frozen=True, slots=True)
 class Uses:

@@ -247,7 +247,9 @@ class Profile:
     def _tables(self) -> Iterator[tuple[str, list[list[str]]]]:
         """Yield titles and tables, each with its head first."""
         sizes = ", ".join([f"{name}={size}" for name, size in self.sizes.items()])
-        told = "" if self.exact else "; at most: data decide"
+        told = "" if all(launch.exact for launch in self.launches) else "; at most: data decide"
+        if any(launch.sampled for launch in self.launches):
+            told += "; about: iterations were drawn that stand for others"
         yield (
             f"{self.name} at {sizes or 'its own sizes'}, {self.variant}, {self.device.name}{told}",
             [["", ""], *[[label, text] for label, text in self._facts()]],

@@ -3,7 +3,8 @@
 Threads of a block are counted one by one, blocks and iterations by those that stand for others
 (`iteration_classes`), each with its weight. Counts are exact but where a test or an index depends
 on data: then both branches run, and a warp touches as many sectors as it has lanes; and where even
-so there are more than `MOST` points: then evenly chosen iterations stand for their neighbours.
+so there are more than `MOST` points: then iterations that are drawn, always the same ones, stand
+for all.
 
 Rules of the hardware (CUDA C++ Programming Guide, "Device memory accesses" and "Shared memory";
 Nsight Compute's guide, "Memory tables"): a request is one instruction of one warp; global memory
@@ -22,7 +23,7 @@ from typing import Any, assert_never
 import numpy as np
 
 from loopnest import kir
-from loopnest.costs.iteration_classes import Array, Iterations, Uses
+from loopnest.costs.iteration_classes import Array, Uses
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import swizzled
 from loopnest.kir.vector_access import wide_accesses
@@ -51,7 +52,7 @@ from loopnest.scalar.expr import (
 )
 from loopnest.scalar.op_table import ops
 
-MOST = 1 << 21
+MOST = 1 << 18
 """Points of one statement that are counted one by one."""
 
 SECTOR, BANKS, WORD = 32, 32, 4
@@ -66,6 +67,10 @@ SPECIAL = ops(lambda info: info.result == "float") | {"pow"}
 """Functions that take several instructions, or those of the special function unit."""
 
 _WEIGHT = Local("weight", dtypes.index)
+"""How many points a point stands for."""
+
+_BLOCKS = Local("blocks", dtypes.index)
+"""How many blocks its block stands for."""
 
 
 @dataclass(slots=True)
@@ -128,13 +133,14 @@ class LaunchCounts:
     Attributes:
         grid, block: its extents along x, y, z.
         accesses: of GLOBAL and SHARED memory, in the order of the nest.
-        barriers: that a thread reaches, by scope: the most of any block.
+        barriers: that a thread reaches, by scope: the most of any block (of an average one, if
+            sampled).
         shuffles: by all warps.
         flops: arithmetic on floats, an `fma` being two.
         special: calls of exp, sqrt, tanh and the like.
         computed: how often an element of each tensor is computed; copies and folds are left out.
         exact: whether nothing that is counted depends on data.
-        sampled: whether iterations were chosen that stand for others unlike them.
+        sampled: whether iterations were drawn that stand for others unlike them.
     """
 
     grid: tuple[int, ...]
@@ -188,6 +194,7 @@ class _Counting:
 
     def __init__(self, program: kir.Program, sizes: Mapping[str, int], most: int) -> None:
         self.model, self.sizes, self.most = Model(program), sizes, most
+        self.random = np.random.default_rng(0)
         self.names = _Names(self.model, sizes)
         launch = {d: number(size, sizes) for d, size in program.launch}
         grid = [launch.get(d, 1) for d in GRID_DIMENSIONS]
@@ -228,14 +235,17 @@ class _Counting:
         """Return a point for each thread of the blocks that stand for all."""
         chosen = []
         for dim, extent in zip(GRID_DIMENSIONS, grid, strict=True):
-            found = self._chosen(self.uses.iterations(LaunchIndex(dim), extent), self.threads)
-            chosen.append(found)
+            chosen.append(self.uses.iterations(LaunchIndex(dim), extent))
         x, y, z = [np.arange(len(c.values)) for c in chosen]
         places = [axis.ravel() for axis in np.meshgrid(x, y, z, indexing="ij")]
-        weights = np.ones(len(places[0]), np.int64)
+        weights: Any = np.ones(len(places[0]))
+        for found, place in zip(chosen, places, strict=True):
+            weights = weights * found.weights[place]
+        if len(weights) * self.threads > self.most:
+            drawn, weights = self._drawn(weights, self.most // self.threads)
+            places = [place[drawn] for place in places]
         values: dict[Expr, Any] = {}
         for dim, found, place in zip(GRID_DIMENSIONS, chosen, places, strict=True):
-            weights = weights * found.weights[place]
             values[LaunchIndex(dim)] = np.repeat(found.values[place], self.threads)
         lanes = np.tile(np.arange(self.threads, dtype=np.int64), len(weights))
         for dim, along in zip(
@@ -243,15 +253,35 @@ class _Counting:
         ):
             values[LaunchIndex(dim)] = along
         blocks = np.repeat(np.arange(len(weights), dtype=np.int64), self.threads)
-        values[_WEIGHT] = np.repeat(weights, self.threads)
+        values[_WEIGHT] = values[_BLOCKS] = np.repeat(weights, self.threads)
         return Points(lanes.size, values, lanes, blocks, blocks.copy())
 
-    def _chosen(self, found: Iterations, around: int) -> Iterations:
-        """Return iterations, fewer where there are more points than are counted."""
-        if len(found.values) * around <= self.most:
-            return found
+    def _drawn(self, weights: Any, most: int) -> tuple[Array, Any]:
+        """Return which of some things stand for all of them, and for how many each.
+
+        The whole weight is parted evenly, and each part has the thing at a place drawn within it:
+        heavy things are always there, and no period of the nest meets one of the choice.
+        """
         self.counts.sampled = True
-        return found.thinned(self.most // max(around, 1))
+        ends, parts = np.cumsum(weights), max(most, 1)
+        places = (np.arange(parts) + self.random.random(parts)) * (ends[-1] / parts)
+        found = np.minimum(np.searchsorted(ends, places, "right"), len(ends) - 1)
+        drawn, times = np.unique(found, return_counts=True)
+        return drawn, times * (ends[-1] / parts)
+
+    def _thinned(self, points: Points, times: int) -> Points:
+        """Return points of fewer iterations, where each of them would become `times` too many."""
+        if points.count * times <= self.most:
+            return points
+        _, first, place = np.unique(points.time, return_index=True, return_inverse=True)
+        drawn, weights = self._drawn(
+            points.values[_WEIGHT][first], len(first) * self.most // (points.count * times)
+        )
+        kept = np.zeros(len(first))
+        kept[drawn] = weights
+        found = points.take(kept[place] > 0)
+        found.values[_WEIGHT] = kept[place][kept[place] > 0]
+        return found
 
     # The walk
 
@@ -287,7 +317,8 @@ class _Counting:
             self._body(node.body, inside, now)
             return
         whole = node.parallel is ParallelType.vectorize
-        found = self._chosen(self.uses.iterations(node.var, extent, whole), points.count)
+        found = self.uses.iterations(node.var, extent, whole)
+        points = self._thinned(points, len(found.values))
         inside = points.expand(node.var, len(found.values))
         place = inside.values[node.var]
         inside.values[node.var] = found.values[place]
@@ -315,7 +346,7 @@ class _Counting:
 
     def _statement(self, site: Site, points: Points) -> None:
         node, weight = site.node, points.values[_WEIGHT]
-        total = int(weight.sum())
+        total = round(weight.sum())
         match node:
             case kir.Barrier() | kir.Arrive():
                 self._barrier("block" if isinstance(node, kir.Arrive) else node.scope, points)
@@ -331,34 +362,22 @@ class _Counting:
                 self._access(site, access, points)
 
     def _barrier(self, scope: str, points: Points) -> None:
-        """Add the barriers of the block whose threads reach the most."""
-        blocks, place = np.unique(points.block, return_inverse=True)
-        first = np.zeros(len(blocks), np.int64)
-        np.maximum.at(first, place, points.thread)
-        one = points.thread == first[place]
-        around = self._block_weights(points)
-        reached = np.bincount(place[one], points.values[_WEIGHT][one] / around[one])
-        self.counts.barriers[scope] += round(reached.max())
+        """Add the barriers of the thread that reaches the most; of an average block, if sampled.
 
-    def _block_weights(self, points: Points) -> Array:
-        """Return how many blocks the block of each point stands for."""
-        found = np.ones(points.count, np.int64)
-        for dim in GRID_DIMENSIONS:
-            chosen = self._grid_weights(dim)
-            found = found * chosen[points.values[LaunchIndex(dim)]]
-        return found
-
-    def _grid_weights(self, dim: ParallelType) -> Array:
-        extent = self.counts.grid[GRID_DIMENSIONS.index(dim)]
-        found = self._chosen(self.uses.iterations(LaunchIndex(dim), extent), self.threads)
-        weights = np.zeros(extent, np.int64)
-        weights[found.values] = found.weights
-        return weights
+        The most of numbers that were drawn would be beyond the truth.
+        """
+        weight, key = points.values[_WEIGHT], points.thread
+        if self.counts.sampled:
+            own = weight / math.prod(self.counts.grid)
+        else:
+            own, key = weight / points.values[_BLOCKS], points.block * self.threads + key
+        _, place = np.unique(key, return_inverse=True)
+        self.counts.barriers[scope] += round(float(np.bincount(place, own).max()))
 
     def _warps(self, points: Points) -> int:
         """Return how many warps execute an instruction, weighted."""
         _, first = np.unique(self._warp(points), return_index=True)
-        return int(points.values[_WEIGHT][first].sum())
+        return round(float(points.values[_WEIGHT][first].sum()))
 
     def _warp(self, points: Points) -> Array:
         """Return a number for each point that the lanes of one request share."""
@@ -384,7 +403,7 @@ class _Counting:
             return
         entry = self._entry(site, access)
         weight = active.values[_WEIGHT]
-        entry.elements += int(weight.sum())
+        entry.elements += round(weight.sum())
         wide = self._wide(site, access)
         if wide is not None:  # one lane of the loop stands for a piece
             lane = active.values[wide.loop.var]
@@ -422,15 +441,15 @@ class _Counting:
         entry.requests += self._warps(points)
         if entry.memory is Memory.GLOBAL:
             total = weight if place is None else weight[_distinct(warp, place // SECTOR)]
-            entry.sectors += int(total.sum())
+            entry.sectors += round(total.sum())
             return
         parts = max(entry.width // WORD, 1)
         lane = points.thread % WARP
         phase = warp * parts + lane * parts // WARP
         first = _distinct(phase)
-        entry.least += int(weight[first].sum())
+        entry.least += round(weight[first].sum())
         if place is None:
-            entry.wavefronts += int(weight.sum())
+            entry.wavefronts += round(weight.sum())
             return
         words = place[:, None] // WORD + np.arange(parts)
         entry.wavefronts += _wavefronts(phase, words, weight)
@@ -442,7 +461,7 @@ def _distinct(*keys: Array) -> Array:
     return first
 
 
-def _wavefronts(phase: Array, words: Array, weight: Array) -> int:
+def _wavefronts(phase: Array, words: Array, weight: Any) -> int:
     """Return how often banks are asked: for each phase the most different words of one bank."""
     count = words.shape[1]
     each, flat = np.repeat(phase, count), words.ravel()
@@ -454,9 +473,9 @@ def _wavefronts(phase: Array, words: Array, weight: Array) -> int:
     phases, place = np.unique(each[start], return_inverse=True)
     most = np.zeros(len(phases), np.int64)
     np.maximum.at(most, place, size)
-    of_phase = np.zeros(len(phases), np.int64)
+    of_phase = np.zeros(len(phases))
     of_phase[place] = heavy[start]
-    return int((most * of_phase).sum())
+    return round(float((most * of_phase).sum()))
 
 
 def _is_data(node: Expr) -> bool:
