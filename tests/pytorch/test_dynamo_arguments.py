@@ -1,7 +1,9 @@
 """Arguments of compiled torch programs: views, strides, memory that is shared or changed."""
 
 import subprocess
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -294,3 +296,20 @@ def test_no_size_after_the_first_call_asks_a_compiler(monkeypatch, tmp_path):
                 runs.clear()
     assert any(launch.kernel.has_scalar for launch in programs[0].kernels)
     assert (len(programs), runs) == (1, [])
+
+
+def test_a_kernel_on_a_gpu_is_lent_parameters(monkeypatch):
+    """Without a GPU: what a launch there passes on can be lent by DLPack."""
+    stream = SimpleNamespace(cuda_stream=7)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    lent = []
+
+    def runner(*arrays, out, stream, N):
+        lent.append(([np.from_dlpack(array).tolist() for array in (*arrays, *out)], stream, N))
+
+    from loopnest.torch import torch_graph
+
+    arrays = torch_graph.TorchArrays(torch.device("cuda"))
+    parameter = torch.nn.Parameter(torch.ones(2))
+    arrays.launch(runner, [parameter], [torch.zeros(2)], {"N": 2})
+    assert lent == [([[1.0, 1.0], [0.0, 0.0]], 7, 2)]

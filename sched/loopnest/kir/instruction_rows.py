@@ -22,6 +22,9 @@ _UNIT = 2.0**-23
 _TF32 = 2.0**-10
 """What a tensor core leaves of float32: the 10 bits of tf32, whatever stood below."""
 
+_MEASURED = "NVIDIA H200, 2026-11-27 (tools/results)"
+"""Where each lane map and the sums of products were measured by `tools/instruction_probe.py`."""
+
 
 def _product(
     name: str, factor: DType, total: DType, width: int, ptx: str, accuracy: dict[str, float] | None
@@ -46,6 +49,7 @@ def _product(
             f"d[m, n] = d[m, n] + {left} * {right}",
             ptx=f"mma.sync.aligned.{ptx} {{d}}, {{a}}, {{b}}, {{d}};",
             accuracy=accuracy,
+            witness=_MEASURED,
         )
     )
 
@@ -75,6 +79,7 @@ def _load_matrices(count: int) -> None:
                 operands,
                 "d[matrix, row, byte] = s[matrix, row, byte]",
                 ptx=f"ldmatrix.sync.aligned.m8n8.x{count}{suffix}.shared.b16 {{d}}, [{{s}}];",
+                witness=_MEASURED,
             )
         )
 
@@ -92,6 +97,7 @@ def _copy_in_flight() -> None:
             ptx="cp.async.ca.shared.global [{d}], [{s}], {bytes}, {taken};",
             scope="thread",
             completion="group",
+            witness=_MEASURED,
         )
     )
 

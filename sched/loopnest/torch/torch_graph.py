@@ -153,7 +153,9 @@ class TorchArrays:
     ) -> None:
         if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device).cuda_stream
-            runner(*inputs, out=tuple(outputs), stream=stream, **sizes)
+            # Torch lends no tensor that has a gradient, as parameters have.
+            lent = [tensor.detach() for tensor in inputs]
+            runner(*lent, out=tuple(outputs), stream=stream, **sizes)
         else:
             runner(*map(array_of, inputs), out=tuple(map(array_of, outputs)), **sizes)
 
