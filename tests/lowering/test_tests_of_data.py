@@ -15,8 +15,9 @@ from loopnest.errors import InternalError
 from loopnest.kir.legal_program import program_faults
 from loopnest.lowering import pipeline, watchers
 from loopnest.lowering.loops import tightening
+from loopnest.lowering.loops.guarded_tree import Guarded, Tree, TreeItem
 from loopnest.proofs.verifier import verify_program
-from loopnest.scalar.expr import ZERO, Load, loads, substitute
+from loopnest.scalar.expr import ZERO, Const, Expr, Load, loads, rewrite, substitute
 from loopnest.schedulers import auto_schedule
 
 PT = ln.ParallelType
@@ -322,3 +323,30 @@ def test_a_key_that_all_threads_have_still_bounds_the_bins() -> None:
     h.axis(-1).parallelize(PT.block_x)
     key.compute_at(h, 1)
     assert " in max(0, index(key[0]))..min(index(key[0]), 15) + 1 of 16:" in str(ln.lower(f))
+
+
+def test_a_barrier_orders_what_a_test_alone_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statements under the test need not load the data themselves."""
+    f, key, h = histogram(ln.SHARED)
+    h.reorder({1: 0})
+    key.axis(0).parallelize(PT.block_x)
+
+    def without(value: Expr) -> Expr | None:
+        loaded = isinstance(value, Load) and value.buffer.name == "key"
+        return Const(0, value.dtype) if loaded else None
+
+    def bare(tree: Tree) -> Tree:
+        body = [bare(i) if isinstance(i, Tree) else bare_item(i) for i in tree.body]
+        return replace(tree, body=tuple(body))
+
+    def bare_item(item: TreeItem) -> TreeItem:
+        if not isinstance(item, Guarded):
+            return item
+        made = [kir.map_expressions(s, lambda v: rewrite(v, without)) for s in item.statements]
+        return replace(item, statements=tuple(made))
+
+    monkeypatch.delenv(watchers.VARIABLE)  # the statements are no longer those of the math
+    real = pipeline.insert_barriers
+    monkeypatch.setattr(pipeline, "insert_barriers", lambda tree, *more: real(bare(tree), *more))
+    text = str(ln.lower(f))
+    assert "barrier block  # h reads key after key stores it in other threads" in text

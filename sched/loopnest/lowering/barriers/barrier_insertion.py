@@ -130,11 +130,13 @@ def _shared(tree: Tree) -> frozenset[Buffer]:
     """Return the buffers by which values cross threads: SHARED, and GLOBAL ones read again."""
     stored: set[Buffer] = set()
     loaded: set[Buffer] = set()
-    for statement in _statements(tree):
-        if isinstance(statement, Store):
-            stored.add(statement.storage)
-        for value in expressions(statement):
-            loaded.update(load.buffer for load in loads(value))
+    for item in _guarded(tree):
+        loaded.update(load.buffer for load in _tested(item))
+        for statement in item.statements:
+            if isinstance(statement, Store):
+                stored.add(statement.storage)
+            for value in expressions(statement):
+                loaded.update(load.buffer for load in loads(value))
     return frozenset(
         b
         for b in stored
@@ -142,12 +144,18 @@ def _shared(tree: Tree) -> frozenset[Buffer]:
     )
 
 
-def _statements(tree: Tree) -> Iterable[Simple]:
+def _guarded(tree: Tree) -> Iterator[Guarded]:
     for item in tree.body:
         if isinstance(item, Tree):
-            yield from _statements(item)
+            yield from _guarded(item)
         elif isinstance(item, Guarded):
-            yield from item.statements
+            yield item
+
+
+def _tested(item: Guarded) -> Iterator[Load]:
+    """Yield what the tests of statements load."""
+    for term in item.terms:
+        yield from loads(term.condition)
 
 
 class _Placer:
@@ -258,7 +266,9 @@ class _Placer:
 
     def _is_alone(self, item: TreeItem) -> bool:
         if isinstance(item, Guarded):
-            return not any(is_unconditional(n) or self._shares(n) for n in item.statements)
+            tested = any(load.buffer in self.shared for load in _tested(item))
+            made = any(is_unconditional(node) or self._shares(node) for node in item.statements)
+            return not (tested or made)
         return not isinstance(item, Barrier)
 
     def _shares(self, node: Simple) -> bool:
@@ -371,6 +381,10 @@ class _Placer:
         entries: list[_Entry] = []
         conditions = tuple([substitute(t.condition, self.threads) for t in item.terms])
         sure: Sure = {}
+        whose = next((s.tensor for s in item.statements if isinstance(s, Store)), "")
+        for load in _tested(item):
+            if load.buffer in self.shared:
+                entries.append(self._entry(load, conditions, whose))
         for node in item.statements:
             if isinstance(node, Arrive):
                 arrival = Arrival(self.arrivals[node.var], common)
