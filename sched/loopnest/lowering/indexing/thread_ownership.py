@@ -28,6 +28,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, Index, LaunchIndex, Op, substitute, walk
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain, Merge, Split
 
 
@@ -65,10 +66,19 @@ def _error(plan: LoopPlan, reading: Reading, dimension: ParallelType) -> Lowerin
         for group in plan.forest.path(unit.siblings[0])
         if plan.specs[group].parallel is dimension
     ]
+    named = ", ".join(dict.fromkeys(axes))
+    if started_by(producer) is consumer:
+        return LoweringError(
+            f"{consumer.name} ({producer.memory.value}) starts from {producer.name}",
+            f"along {dimension.value} ({named}) the block that folds is not the one that stores "
+            "these initial values, and each has a memory of its own",
+            f"bind the same axis of both to {dimension.value}, compute {producer.name} at a "
+            f"position in {consumer.name} that holds its loop, or set the memory of "
+            f"{consumer.name} to GLOBAL before atomic()",
+        )
     return LoweringError(
         f"{consumer.name} reads {producer.name} ({producer.memory.value})",
-        f"along {dimension.value} ({', '.join(dict.fromkeys(axes))}) the reading thread is not the "
-        "writing one",
+        f"along {dimension.value} ({named}) the reading thread is not the writing one",
         f"compute {producer.name} at a position in {consumer.name} that holds the "
         f"{dimension.value} loop, bind the same axis of both to it, or set its memory to "
         + ("GLOBAL" if dimension.is_grid else "SHARED or GLOBAL"),
