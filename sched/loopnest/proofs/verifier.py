@@ -15,6 +15,7 @@ from loopnest.kir.legal_tiles import tile_faults
 from loopnest.kir.tiles import without_tiles
 from loopnest.proofs.bounded_proof import enumerated, named
 from loopnest.proofs.data_indices import Unbounded
+from loopnest.proofs.empty_launches import empty_sizes, of_the_host
 from loopnest.proofs.interface_checks import interface_faults
 from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
 from loopnest.proofs.point_arrays import NoLaunch, Undecidable, number
@@ -26,7 +27,7 @@ from loopnest.proofs.size_choice import fulfils, never_launched, small_sizes
 from loopnest.proofs.symbolic import NotProved, broken_contract, prove
 from loopnest.proofs.template_matching import Mismatch
 from loopnest.proofs.witness import Witness
-from loopnest.scalar.expr import ONE, ZERO, Expr, Symbol
+from loopnest.scalar.expr import Symbol
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.recursion import deep
 from loopnest.scalar.simplify import Simplifier
@@ -133,6 +134,22 @@ def verify_program(
     if wrong:
         return Report("refuted", tuple([Finding("tile", "refuted", f) for f in wrong]))
     program = without_tiles(program)
+    report = _verify_one(of_the_host(program, given) or program, math, given)
+    symbolic = report.ok and report.scope == (named(given) if given else ALL_SIZES)
+    for sizes in empty_sizes(program, given) if symbolic else ():
+        known = {**given, **sizes}
+        host = of_the_host(program, known)
+        other = None if host is None else _verify_one(host, math, known)
+        if other is not None and other.status == "refuted":
+            return other
+        if other is None or not other.ok:
+            text = f"there is no proof for {named(known)}, where a launch has no thread"
+            report = replace(report, findings=(*report.findings, Finding("sizes", "note", text)))
+    return report
+
+
+def _verify_one(program: kir.Program, math: MathSnapshot, given: dict[str, int]) -> Report:
+    """Prove that one program of one launch computes `math`."""
     unbound = [f for f in program_faults(program) if f.endswith(_UNBOUND)]
     if unbound:
         # isl would take such a name for one more size, and prove what no compiler can build.
@@ -142,8 +159,6 @@ def verify_program(
         # Proofs follow a buffer from where it was made.
         message = f"{twice[0].name} is made at several places of the nest"
         return Report("unknown", (Finding("scope", "unknown", message),))
-    # Along a dimension without threads a launch runs once what stands outside of its loops.
-    program = replace(program, launch=tuple([(d, _some(e)) for d, e in program.launch]))
     with paused():
         model = Model(program)
         faults = _unlike_the_math(model, math, given)
@@ -177,10 +192,6 @@ def _verify_launches(program: kir.Program, math: MathSnapshot, given: Mapping[st
         return Report("refuted" if refuted else "unknown", tuple(faults))
     launches = single_launches(program, math)
     return together([verify_program(n.program, n.math, given) for n in launches], launches)
-
-
-def _some(extent: Expr) -> Expr:
-    return ONE if extent is ZERO else extent
 
 
 def _decided(
