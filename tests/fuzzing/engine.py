@@ -53,6 +53,7 @@ OF_LOOPS = frozenset({
     "a vector of atomic updates", "blocks that fold into SHARED memory",
     "a vectorized or cpu_parallel reduction", "a race in a parallel loop",
     "a circular buffer in a parallel loop", "tiles that store one element", "a value crosses lanes",
+    "a fold by threads cannot run ahead", "initial values of other blocks",
 })  # fmt: skip
 """Refusals that parallel types alone cause: without these types the schedule must lower."""
 

@@ -12,7 +12,7 @@ from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.never_empty import before_growth
 from loopnest.scalar.expr import ZERO, Expr
 from loopnest.schedule.loop_groups import RootClass
-from loopnest.tensor.domain import IterDomain, transforms_between, undone
+from loopnest.tensor.domain import IterDomain, Transform, transforms_between, undone
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -33,47 +33,42 @@ class Environment:
         }
         self._by_class: dict[RootClass, Expr] | None = None
         self._taken_by_class: dict[RootClass, Expr] | None = None
-        self._by_node: dict[IterDomain, Expr] | None = None
+        self._by_node: dict[IterDomain, Expr] = {}
         self._allocated: dict[IterDomain, Expr] = {}
-        algebra = plan.algebra
         self.known.update(self._around_tiles())
-        same = self._same_axes() if plan.promoter.reshapes else {}
+        self._same = self._same_axes() if plan.promoter.reshapes else {}
         for axis, index in tuple(self.known.items()):
-            self.known.setdefault(same.get(axis, axis), index)
+            self._note(axis, index)
         for step in reversed(self.promotion.steps):
-            outputs = [self._told(axis) for axis in step.outputs]
-            if any(value is None for value in outputs):
-                continue
-            values = step.backward([v for v in outputs if v is not None], algebra)
-            for axis, value in zip(step.inputs, values, strict=True):
-                self.known.setdefault(axis, value)
-                self.known.setdefault(same.get(axis, axis), self.known[axis])
+            self._note_inputs(step, [self._told(axis) for axis in step.outputs])
         if plan.promoter.reshapes and self.promotion.image:
-            self._complete()
+            # What the tensor's own steps tell of axes that others made, too.
+            for step in reversed(self.tensor.domain.history):
+                for axis in step.outputs:
+                    value = self.alike(axis)
+                    if value is not None:
+                        self._note(axis, value)
+                self._note_inputs(step, [self.known.get(axis) for axis in step.outputs])
+
+    def _note(self, axis: IterDomain, value: Expr) -> None:
+        """Keep the index of an axis, and as that of axes which reshapes make alike."""
+        for each in (axis, self._same.get(axis, axis)):
+            value = self.known.setdefault(each, value)
+            if self.plan.promoter.reshapes:
+                self._by_node.setdefault(self.plan.promoter.canonical(each), value)
+
+    def _note_inputs(self, step: Transform, outputs: Sequence[Expr | None]) -> None:
+        """Keep the indices of what a step takes, where those of all that it makes are known."""
+        given = [value for value in outputs if value is not None]
+        if len(given) == len(outputs):
+            values = step.backward(given, self.plan.algebra)
+            for axis, value in zip(step.inputs, values, strict=True):
+                self._note(axis, value)
 
     def _told(self, axis: IterDomain) -> Expr | None:
         """Return the index of an axis, or of one that loops with reshapes made alike."""
         value = self.known.get(axis)
-        if value is not None or not self.promotion.image or not self.plan.promoter.reshapes:
-            return value
-        canonical = self.plan.promoter.canonical
-        node = canonical(axis)
-        return next((known for a, known in self.known.items() if canonical(a) is node), None)
-
-    def _complete(self) -> None:
-        """Find what the tensor's own steps tell of axes that others made, too."""
-        canonical, algebra = self.plan.promoter.canonical, self.plan.algebra
-        made = {canonical(axis): value for axis, value in self.known.items()}
-        for step in reversed(self.tensor.domain.history):
-            for axis in step.outputs:
-                value = made.get(canonical(axis))
-                if value is not None:
-                    self.known.setdefault(axis, value)
-            outputs = [self.known.get(axis) for axis in step.outputs]
-            if all(value is not None for value in outputs):
-                values = step.backward([v for v in outputs if v is not None], algebra)
-                for axis, value in zip(step.inputs, values, strict=True):
-                    self.known.setdefault(axis, value)
+        return self.alike(axis) if value is None and self.promotion.image else value
 
     def _same_axes(self) -> dict[IterDomain, IterDomain]:
         """Return for axes of the loops the earlier ones that run over the same points."""
@@ -128,13 +123,7 @@ class Environment:
     def alike(self, axis: IterDomain) -> Expr | None:
         """Return the index of an axis that a reshape lies behind, by what was made as it was."""
         promoter = self.plan.promoter
-        if not promoter.reshapes:
-            return None
-        if self._by_node is None:
-            self._by_node = {}
-            for known, value in self.known.items():
-                self._by_node.setdefault(promoter.canonical(known), value)
-        return self._by_node.get(promoter.canonical(axis))
+        return self._by_node.get(promoter.canonical(axis)) if promoter.reshapes else None
 
     def of_class(self, group: RootClass) -> Expr | None:
         """Return the index of an axis of the math, None where the loops do not tell it.
@@ -157,7 +146,7 @@ class Environment:
         if self._taken_by_class is None:
             self._taken_by_class = {}
             promoter, class_of = self.plan.promoter, self.plan.forest.class_of
-            found = {promoter.canonical(axis): value for axis, value in self.known.items()}
+            found = dict(self._by_node)
             for step in reversed(promoter.reshape_steps):
                 outputs = [found.get(promoter.canonical(axis)) for axis in step.outputs]
                 given = [value for value in outputs if value is not None]
