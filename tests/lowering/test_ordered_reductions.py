@@ -181,3 +181,25 @@ def test_what_cannot_keep_the_order_is_refused(schedule: Schedule, loops: str) -
         "the innermost ones serial, or rfactor inner parts; say commutative=True of a reducer that "
         "commutes"
     )
+
+
+@pytest.mark.parametrize("inner", [1, 2])
+def test_elements_of_threads_that_lie_apart_are_folded_together_in_each_iteration(
+    inner: int,
+) -> None:
+    """The refusal names the calls that keep the order, and they do."""
+    f = composed()
+    a = f["a"]
+    a.split(1, 32)
+    if inner == 2:
+        a.split(2, 4)
+    a.parallelize({0: PT.grid_x, 2: PT.block_x})
+    with pytest.raises(ln.LoweringError) as caught:
+        ln.lower(f)
+    places = list(range(2, 2 + inner))
+    calls = f"part = a.rfactor({places}), part.compute_at(a, 2)"
+    assert f"or fold each iteration's elements together: {calls}; say" in str(caught.value)
+    part = a.rfactor(places)
+    part.compute_at(a, 2)
+    f.inline_most()
+    check(f, proved(f))

@@ -152,9 +152,28 @@ def _check_order(plan: LoopPlan, unit: TensorView) -> None:
         f"its reduction loops [{shown}] do not meet the elements in their order, and "
         f"{definition.reducer.name} need not commute",
         "bind outer parts to blocks, parts inside of these to threads, and leave the innermost "
-        "ones serial, or rfactor inner parts; say commutative=True of a reducer that commutes"
+        f"ones serial, or {_parts_together(plan, unit)}; say commutative=True of a reducer that "
+        "commutes"
         if plan.crossed[unit]
         else "reorder them: outer parts in front of inner ones, the axes as they were reduced",
+    )
+
+
+def _parts_together(plan: LoopPlan, unit: TensorView) -> str:
+    """Return the calls by which threads fold the elements of each serial iteration together.
+
+    The order is then that of the loops, if that is the one of the elements.
+    """
+    leaf, name, crossed = unit.domain.leaf, unit.name, plan.crossed[unit]
+    folds = [n for n, a in enumerate(leaf) if a.is_reduction and not is_trivial(plan.spec(a))]
+    bound = [n for n in folds if plan.spec(leaf[n]).parallel in crossed]
+    inner = [n for n in folds if n >= bound[0]]
+    in_order = keeps_order([leaf[n] for n in folds], unit.domain) and inner[: len(bound)] == bound
+    if not in_order or any(d.is_grid for d in crossed):
+        return "rfactor inner parts"
+    return (
+        f"fold each iteration's elements together: part = {name}.rfactor({inner}), "
+        f"part.compute_at({name}, {bound[0]})"
     )
 
 
