@@ -92,6 +92,14 @@ def test_threads_that_combine_along_another_axis_are_a_note() -> None:
     y.parallelize({0: PT.block_y, 1: PT.grid_x})
     report = ln.verify(ln.lower(f))
     assert str(report) == (
-        "proved for all sizes\n"
-        "  sizes: there is no proof for M=0, where a launch has no thread"
+        "proved for all sizes\n  sizes: there is no proof for M=0, where a launch has no thread"
     )
+
+
+def test_sizes_that_a_variant_never_meets() -> None:
+    """The launch of vectors has `D // 8` threads; at D=1 the scalar variant runs."""
+    from kernels.rmsnorm import rmsnorm
+
+    kernel = rmsnorm.lower("gpu")
+    assert kernel.launch(N=4, D=1).variant == "scalar"
+    assert str(ln.verify(kernel)) == "proved for all sizes"

@@ -37,8 +37,7 @@ _SMALL = range(9)
 
 def empty_sizes(program: kir.Program, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Yield sizes at which a launch has no thread, though there is something to compute."""
-    conditions = [test for _, test in program.conditions]
-    algebra = Simplifier(Facts.of(conditions))
+    algebra = Simplifier(Facts.of(_tests(program)))
     seen: list[dict[str, int]] = []
     for _, extent in program.launch:
         names = sorted(_names(extent) - given.keys())
@@ -59,9 +58,13 @@ def empty_sizes(program: kir.Program, given: Mapping[str, int]) -> Iterator[dict
 
 def _is_refused(program: kir.Program, sizes: Mapping[str, int]) -> bool:
     """Whether a launch of these sizes is refused, whatever the others are."""
-    tests = [test for _, test in program.conditions if _names(test) <= sizes.keys()]
+    tests = [test for test in _tests(program) if _names(test) <= sizes.keys()]
     factors = [factor for factor in program.split_factors if _names(factor) <= sizes.keys()]
     return not all(number(t, sizes) for t in tests) or any(number(f, sizes) < 1 for f in factors)
+
+
+def _tests(program: kir.Program) -> list[Expr]:
+    return [test for _, test in (*program.conditions, *program.requires)]
 
 
 def _names(value: Expr) -> set[str]:
