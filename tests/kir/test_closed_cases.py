@@ -212,6 +212,7 @@ SEEKING = {
     "costs/launch_counts.py": 1,
     "launch/launch_plan.py": 1,
     "lowering/indexing/indexed_tree.py": 2,
+    "proofs/empty_launches.py": 1,
     "proofs/enumeration/__init__.py": 1,
     "proofs/point_arrays.py": 1,
     "proofs/program_slices.py": 1,
