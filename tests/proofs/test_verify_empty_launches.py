@@ -11,6 +11,8 @@ import pytest
 
 import loopnest as ln
 from loopnest import kir
+from loopnest.proofs import verifier
+from loopnest.proofs.report import Report
 from loopnest.proofs.verifier import verify_program
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Const
@@ -165,6 +167,22 @@ def test_a_collective_without_a_body_is_refuted() -> None:
     program, math = changed(fusion(whole, PT.grid_x), rule)
     assert str(verify_program(program, math)).startswith(
         "refuted for all sizes\n  collective: the body of sum does not define v"
+    )
+
+
+def test_sizes_without_a_proof_are_no_part_of_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole_proof = verifier._verify_one
+
+    def some(program: kir.Program, math: Any, given: dict[str, int]) -> Report:
+        return Report("unknown") if given else whole_proof(program, math, given)
+
+    monkeypatch.setattr(verifier, "_verify_one", some)
+    report = ln.verify(ln.lower(fusion(whole, PT.grid_x)))
+    assert report.ok
+    assert not report.all_sizes
+    assert str(report) == (
+        "proved for all sizes but M=0\n"
+        "  sizes: there is no proof for M=0, where a launch has no thread"
     )
 
 

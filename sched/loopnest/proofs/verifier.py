@@ -145,15 +145,19 @@ def verify_program(
     program = without_tiles(program)
     report = _verify_one(of_the_host(program, given), math, given)
     symbolic = report.ok and report.scope == (named(given) if given else ALL_SIZES)
+    left: list[str] = []
     for sizes in empty_sizes(program, given) if symbolic else ():
         known = {**given, **sizes}
         other = _verify_one(of_the_host(program, known), math, known)
         if other.status == "refuted":
             return other
         if not other.ok:
-            text = f"there is no proof for {named(known)}, where a launch has no thread"
-            report = replace(report, findings=(*report.findings, Finding("sizes", "note", text)))
-    return report
+            left.append(named(known))
+    if not left:
+        return report
+    text = f"there is no proof for {'; '.join(left)}, where a launch has no thread"
+    findings = (*report.findings, Finding("sizes", "note", text))
+    return replace(report, findings=findings, scope=f"{report.scope} but {'; '.join(left)}")
 
 
 def _verify_one(program: kir.Program, math: MathSnapshot, given: dict[str, int]) -> Report:
