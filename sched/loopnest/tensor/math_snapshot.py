@@ -19,7 +19,7 @@ from typing import cast
 from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import IterKind, Memory
+from loopnest.scalar.enums import IterKind, Memory, ParallelType
 from loopnest.scalar.expr import (
     ZERO,
     Arg,
@@ -121,6 +121,8 @@ class MathTensor:
         role: "input", "output" or "".
         inplace: the input whose memory an output takes, else "".
         strides: of an input that was declared with strides, in elements.
+        instruction: the name of the row that computes it, of a reduction; "": none does.
+        steps: how many of these instructions make an element.
         domain: the axes of the tensor, from which `thaw` makes it again.
     """
 
@@ -133,6 +135,8 @@ class MathTensor:
     role: str = ""
     inplace: str = ""
     strides: tuple[Expr, ...] | None = None
+    instruction: str = ""
+    steps: Expr = ZERO
     domain: TensorDomain | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -273,6 +277,8 @@ def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
             "output" if t in outputs else "input" if t.definition is None else "",
             fusion.inplace[t].name if t in fusion.inplace else "",
             t.strides,
+            t.instruction,
+            _steps(t) if t.instruction else ZERO,
         )
         for t in fusion.tensors
     ]
@@ -289,6 +295,15 @@ def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
     return make
 
 
+def _steps(tensor: TensorView) -> Expr:
+    """Return how many instructions make an element of what one computes."""
+    return tensor.fusion.algebra.product(
+        axis.size
+        for axis in tensor.domain.leaf
+        if axis.is_reduction and axis.parallel is not ParallelType.mma
+    )
+
+
 def snapshot(fusion: Fusion) -> MathSnapshot:
     """Return the math of `fusion` as it is now."""
     return capture(fusion)()
@@ -302,6 +317,8 @@ def _tensor(
     role: str,
     inplace: str,
     strides: tuple[Expr, ...] | None,
+    instruction: str,
+    steps: Expr,
     names: dict[TensorView, str],
 ) -> MathTensor:
     return MathTensor(
@@ -314,6 +331,8 @@ def _tensor(
         role,
         inplace,
         strides,
+        instruction,
+        steps,
         domain,
     )
 
