@@ -244,6 +244,22 @@ class CompiledKernel(Generic[K]):
         """The names of the size symbols, in the order of the parameters."""
         return tuple([symbol.name for symbol in self._symbols])
 
+    def sizes_for(
+        self, program: kir.Program, arrays: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> dict[str, int]:
+        """Return the sizes that arguments give to a program with the parameters of this kernel.
+
+        Raises:
+            LaunchError: an argument does not fit the parameters and conditions of `program`.
+        """
+        inputs = [p for p in program.params if p.kind == "input"]
+        specs = [ArraySpec(p.name, p.dtype, p.shape, p.strides) for p in inputs]
+        symbols = [Symbol(p.name) for p in program.params if p.kind == "size"]
+        return bind(
+            specs, self._scalars, symbols, program.conditions, arrays, keywords, self._subject,
+            self._strides_of,
+        ).sizes  # fmt: skip
+
     def launch_at(self, sizes: Mapping[str, int]) -> tuple[LaunchPlan, Executable]:
         """Return the launch of a kernel without scalars at sizes, and its machine code.
 
