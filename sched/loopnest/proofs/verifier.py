@@ -32,6 +32,7 @@ from loopnest.scalar.expr import Symbol
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.recursion import deep
 from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.computed_ranges import distinct_data
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 _log = logging.getLogger("loopnest")
@@ -229,7 +230,7 @@ def _shown(
 ) -> Report:
     """Decide what is left where all indices that are data lie inside."""
     hints: list[dict[str, int]] = []
-    ranges = [*trusted_ranges(works), *_refused_factors(model.program)]
+    ranges = [*trusted_ranges(works), *_distinct(math), *_refused_factors(model.program)]
     try:
         with paused():
             notes = prove(model, math, works, exchanges, _valued(model.program, given))
@@ -294,6 +295,13 @@ def trusted_ranges(works: Sequence[Work]) -> list[Finding]:
     """Return a note on each range of data that a proof takes on trust."""
     named = {text: w.tensor.name for w in works for t in w.trusted for text in t.texts}
     return [Finding("range", "note", text, name) for text, name in named.items()]
+
+
+def _distinct(math: MathSnapshot) -> list[Finding]:
+    """Return a note on data that were declared to differ."""
+    named = {source.name: reader.name for source, reader, _ in distinct_data(math)}
+    text = "assuming that the places of {} differ, as declared by unique=True"
+    return [Finding("unique", "note", text.format(i), name) for i, name in named.items()]
 
 
 def _outside(model: Model, works: Sequence[Work], given: Mapping[str, int]) -> Iterator[Finding]:

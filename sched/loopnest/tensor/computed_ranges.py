@@ -21,6 +21,7 @@ from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Coordinate, Expr, Op, Symbol, integer, walk
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.definition import Distinct
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
 _DEEPEST = 50
@@ -59,6 +60,15 @@ def index_uses(math: MathSnapshot) -> Iterator[IndexUse]:
                 source = math.tensor(reads[found.number].producer)
                 if source is not None:
                     yield IndexUse(source, table, axis, table.logical[axis].extent, reader)
+
+
+def distinct_data(math: MathSnapshot) -> Iterator[tuple[MathTensor, MathTensor, Distinct]]:
+    """Yield what is declared of data that choose elements: the data, who reads them, and what."""
+    for reader in math.tensors:
+        found = reader.definition
+        source = math.tensor(found.reads[0].producer) if found and found.distinct else None
+        if found is not None and found.distinct is not None and source is not None:
+            yield source, reader, found.distinct
 
 
 def data_index(index: Expr) -> Arg | None:

@@ -34,7 +34,7 @@ from loopnest.scalar.pickling import State, dump_table, fields_of, load_table
 from loopnest.scalar.record_text import Field, MemberKind
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
+from loopnest.tensor.definition import Definition, Distinct, Read, Scan, TracedReducer
 from loopnest.tensor.domain import (
     IterDomain,
     Merge,
@@ -84,6 +84,7 @@ class MathDefinition:
         scan: along which axis they fold so far; None where over reduction axes.
         start: the number of the read in whose memory it folds, None where it makes its own start.
         updates: each component after one more element, in terms of `Arg(len(reads) + k)`.
+        distinct: what is declared of the elements of the first read's producer.
     """
 
     op: str
@@ -95,6 +96,7 @@ class MathDefinition:
     updates: tuple[Expr, ...] = ()
     scan: Scan | None = None
     start: int | None = None
+    distinct: Distinct | None = None
 
     @property
     def producers(self) -> tuple[str, ...]:
@@ -359,6 +361,7 @@ def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> M
         updates,
         found.scan,
         found.start,
+        found.distinct,
     )
 
 
@@ -414,6 +417,7 @@ def thaw(math: MathSnapshot) -> Fusion:
                 found.reducer,
                 scan=found.scan,
                 start=found.start,
+                distinct=found.distinct,
             )
         made[tensor.name].define(done[found.outputs])
     fusion._inputs = tuple([made[t.name] for t in math.tensors if t.role == "input"])
