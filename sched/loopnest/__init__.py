@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.backends.cpu.machine_probe import machine
     from loopnest.backends.interpret.diagnosis import diagnose
     from loopnest.costs import assert_cost, profile
+    from loopnest.devtools.bisection import bisect
     from loopnest.devtools.cli import main
     from loopnest.devtools.kernel_def import KernelDef, kernel
     from loopnest.facade import Kernel, compile, compile_many, lower
@@ -130,13 +131,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
     from loopnest.tensor.ops.reshapes import flatten, reshape
     from loopnest.tensor.ops.scans import cummax, cumprod, cumsum, scan
-    from loopnest.tensor.ops.scatters import (
-        index_add,
-        scatter,
-        scatter_add,
-        scatter_max,
-        scatter_min,
-    )
+    from loopnest.tensor.ops.scatters import index_add, scatter, scatter_add
     from loopnest.tensor.ops.slices import flip, roll, slice
     from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
     from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
@@ -151,6 +146,7 @@ _LAZY = {
         "loopnest.backends.cpu.machine_probe": "machine",
         "loopnest.backends.interpret.diagnosis": "diagnose",
         "loopnest.costs": "assert_cost profile",
+        "loopnest.devtools.bisection": "bisect",
         "loopnest.devtools.cli": "main",
         "loopnest.devtools.kernel_def": "KernelDef kernel",
         "loopnest.facade": "Kernel compile compile_many lower",
@@ -189,7 +185,7 @@ _LAZY = {
         "loopnest.tensor.ops.reductions": "all any max mean min prod sum var welford",
         "loopnest.tensor.ops.reshapes": "flatten reshape",
         "loopnest.tensor.ops.scans": "cummax cumprod cumsum scan",
-        "loopnest.tensor.ops.scatters": "index_add scatter scatter_add scatter_max scatter_min",
+        "loopnest.tensor.ops.scatters": "index_add scatter scatter_add",
         "loopnest.tensor.ops.slices": "flip roll slice",
         "loopnest.tensor.ops.sliding_windows": "avg_pool max_pool unfold",
         "loopnest.tensor.ops.tuple_reductions": "argmax argmin reduce",
@@ -254,6 +250,7 @@ __all__ = [
     "auto_schedule",
     "avg_pool",
     "bfloat16",
+    "bisect",
     "bitand",
     "bitor",
     "bitxor",
@@ -356,8 +353,6 @@ __all__ = [
     "scan",
     "scatter",
     "scatter_add",
-    "scatter_max",
-    "scatter_min",
     "sigmoid",
     "silu",
     "sin",

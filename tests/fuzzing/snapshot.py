@@ -50,7 +50,7 @@ class Snapshot:
             fell = [a for a, b in zip(positions, _positions(tensor), strict=True) if b < a]
             if fell:
                 raise Failure("frozen", f"{tensor.name}: a position fell; now {tensor}", line)
-        if self.fusion._journal is not None or self.fusion._depth or self.fusion.calling:
+        if self.fusion._depth or self.fusion.calling:
             raise Failure("transaction", "the call left its transaction open", line)
 
 
@@ -67,7 +67,7 @@ def _state(fusion: ln.Fusion) -> State:
         "symbols": fusion.symbols,
         "names": dict(fusion._names),
         "numbers": fusion._numbers,
-        "transaction": (fusion._journal, fusion._depth, fusion.calling),
+        "transaction": (fusion.state[0], fusion._depth, fusion.calling),
     }
     for number, tensor in enumerate(fusion.tensors):
         domain = tensor.domain

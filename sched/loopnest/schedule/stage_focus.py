@@ -11,14 +11,14 @@ of the stage is one of a whole fusion, and moves no loops outside of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from loopnest.scalar.origin import Origin
 from loopnest.schedule.cloning import reroute
 from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.intents import Intent
+from loopnest.tensor.schedule_trace import FOCUS, UNFOCUS, Step, Trace
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -53,7 +53,7 @@ class _Stage:
     ) -> None:
         self.fusion = fusion
         self.outputs = tuple(outputs)
-        own = [t for t in fusion.topological() if t in tensors]
+        own = self.chosen = [t for t in fusion.topological() if t in tensors]
         read = {p for tensor in own for p in tensor.producers}
         self.inputs = tuple([t for t in fusion.tensors if t in read and t not in tensors])
         self.tensors = [t for t in fusion.tensors if t in tensors or t in read]
@@ -62,29 +62,29 @@ class _Stage:
         self.kept = (fusion.tensors, fusion.inputs, fusion.outputs, dict(fusion.inplace))
         self.names = fusion._names
         self.reduced = [(t, t.reduction) for t in self.tensors if t.reduction not in self.tensors]
-        self.calls: tuple[list[Origin], list[Intent]] = (fusion.trace, fusion.intents)
+        self.calls: tuple[Trace, list[Intent]] = (fusion.trace, fusion.intents)
 
     def enter(self) -> None:
         """Make the fusion the stage."""
         fusion = self.fusion
         for tensor, outside in self.outside.items():
-            tensor._consumers = tuple([c for c in tensor.consumers if c not in outside])
+            kept = tuple([c for c in tensor.consumers if c not in outside])
+            fusion.change(tensor, "_consumers", kept)
         for tensor in self.inputs:
-            tensor.definition = None
-            tensor.domain = TensorDomain.of_root(tensor.domain.logical)
-            tensor._compute_at_pos = tensor._produced_at_pos = 0
-            tensor._starts_launch = False
+            root = TensorDomain.of_root(tensor.domain.logical)
+            for name, value in zip(_SCHEDULE, (None, root, 0, 0, False), strict=True):
+                fusion.change(tensor, name, value)
         for tensor, _ in self.reduced:
-            tensor.reduction = None
+            fusion.change(tensor, "reduction", None)
         pairs = fusion.inplace.items()
-        fusion._inplace = {o: i for o, i in pairs if o in self.outputs and i in self.inputs}
-        fusion._tensors = [*self.tensors]
-        fusion._inputs, fusion._outputs = self.inputs, self.outputs
+        inplace = {o: i for o, i in pairs if o in self.outputs and i in self.inputs}
+        self._become([*self.tensors], self.inputs, self.outputs, inplace)
         own = {*self.tensors}
         named = self.names.items()
         fusion._names = {n: t for n, t in named if t in own or not isinstance(t, TensorView)}
-        fusion.trace, fusion.intents = [], []
-        self._renew()
+        fusion.trace, fusion.intents = Trace(), []
+        fusion.trace.note(Step.of(FOCUS, None, (self.chosen, [*self.outputs])))
+        fusion.renew()
 
     def leave(self) -> None:
         """Make the fusion what it was, with what was done to the stage."""
@@ -92,28 +92,37 @@ class _Stage:
         made = [t for t in fusion.tensors if t not in self.tensors]
         replaced = dict(zip(self.outputs, fusion.outputs, strict=True))
         all_tensors, inputs, outputs, inplace = self.kept
-        fusion._tensors = [*all_tensors, *made]
-        fusion._inputs = inputs
-        fusion._outputs = tuple([replaced.get(t, t) for t in outputs])
-        fusion._inplace = {replaced.get(o, o): i for o, i in inplace.items()}
+        given = tuple([replaced.get(t, t) for t in outputs])
+        placed = {replaced.get(o, o): i for o, i in inplace.items()}
+        self._become([*all_tensors, *made], inputs, given, placed)
         fusion._names = {**self.names, **fusion._names}
         trace, intents = self.calls
-        fusion.trace, fusion.intents = [*trace, *fusion.trace], [*intents, *fusion.intents]
+        fusion.trace.note(Step.of(UNFOCUS, None))
+        fusion.trace = trace.joined(fusion.trace)
+        fusion.intents = [*intents, *fusion.intents]
         for tensor, fields in self.computed:
             for name, value in fields.items():
-                setattr(tensor, name, value)
+                fusion.change(tensor, name, value)
         for tensor, reduction in self.reduced:
-            tensor.reduction = reduction
+            fusion.change(tensor, "reduction", reduction)
         for tensor, outside in self.outside.items():
             both = {*tensor.consumers, *outside}
-            tensor._consumers = tuple(sorted(both, key=lambda t: t.number))
+            ordered = tuple(sorted(both, key=lambda t: t.number))
+            fusion.change(tensor, "_consumers", ordered)
             if replaced.get(tensor, tensor) is not tensor:
                 reroute(outside, tensor, replaced[tensor])
-        self._renew()
+        fusion.renew()
 
-    def _renew(self) -> None:
-        """Forget what is remembered of the graph of tensors as it was."""
+    def _become(
+        self,
+        tensors: Sequence[TensorView],
+        inputs: Sequence[TensorView],
+        outputs: Sequence[TensorView],
+        inplace: Mapping[TensorView, TensorView],
+    ) -> None:
+        """Let the fusion consist of these."""
         fusion = self.fusion
-        fusion.version += 1
-        fusion.matches = {}
-        fusion._order = None
+        fusion.change(fusion, "_tensors", tensors)
+        fusion.change(fusion, "_inputs", inputs)
+        fusion.change(fusion, "_outputs", outputs)
+        fusion.change(fusion, "_inplace", inplace)

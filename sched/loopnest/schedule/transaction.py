@@ -9,11 +9,11 @@ which `Kernel.notes` looks for in the loop nest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Concatenate, ParamSpec, TypeVar
 
 from loopnest.errors import ScheduleError
@@ -26,6 +26,7 @@ from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.intents import Intent, take_back
 from loopnest.tensor.layout_transforms import paddings_of, stored_axes, swizzles_of
 from loopnest.tensor.overlapping_tiles import same_loops
+from loopnest.tensor.schedule_trace import Step
 from loopnest.tensor.tensor_view import TensorView
 
 P = ParamSpec("P")
@@ -52,14 +53,17 @@ def primitive(
     Errors and the trace show it as a method of that tensor; as a function where its name begins
     with an underscore, without the tensor where that parameter's name does.
     """
-    defaults = {name: parameter.default for name, parameter in signature(run).parameters.items()}
+    parameters = signature(run).parameters
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
 
     @wraps(run)
     def call(tensor: TensorView, /, *args: P.args, **kwargs: P.kwargs) -> R:
         fusion = tensor.fusion
-        outer = fusion.calling
+        outer, step = fusion.calling, None
         if outer is None:
             fusion.calling = caller(_call_text(tensor, run.__name__, args, kwargs, defaults))
+            step = _step(tensor, run.__name__, parameters, args, kwargs)
+            count = len(fusion.tensors)
         mark = fusion.begin()
         try:
             with paused():
@@ -72,10 +76,10 @@ def primitive(
                 raise problem.error(subject) from None
             raise
         else:
-            if outer is None and fusion.calling is not None:
-                fusion.trace.append(fusion.calling)
+            if step is not None and fusion.calling is not None:
                 of = None if run.__name__.startswith("_") else tensor
                 fusion.intents.extend(_intents(fusion, mark, fusion.calling, of))
+                fusion.take_note(step.done(fusion.tensors[count:], result), fusion.calling)
             return result
         finally:
             fusion.calling = outer
@@ -103,6 +107,30 @@ def _call_text(
     if not next(iter(defaults)).startswith("_"):
         given.insert(0, tensor.name)
     return f"{name[1:]}({', '.join(given)})"
+
+
+def _step(
+    tensor: TensorView,
+    name: str,
+    parameters: Mapping[str, Parameter],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> Step:
+    """Return a call for the trace: arguments in the order of parameters, no defaults.
+
+    The first of the parameters is the tensor, which none is where that name says so.
+    """
+    given, named = [*args], dict(kwargs)
+    of = None if next(iter(parameters)).startswith("_") else tensor
+    for key, parameter in [*parameters.items()][1 + len(given) :]:
+        if parameter.kind is not Parameter.POSITIONAL_OR_KEYWORD or key not in named:
+            break
+        given.append(named.pop(key))
+    kept = {k: v for k, v in named.items() if k not in parameters or v is not parameters[k].default}
+    defaults = [parameter.default for parameter in parameters.values()][1:]
+    while given and len(given) <= len(defaults) and given[-1] is defaults[len(given) - 1]:
+        given.pop()
+    return Step.of(name, of, given, kept)
 
 
 def shown(value: object) -> str:

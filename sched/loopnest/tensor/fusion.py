@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from itertools import chain, count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar.contradictions import contradiction
@@ -23,6 +24,7 @@ from loopnest.tensor.declarations import as_shape, check_dtype, check_inplace
 from loopnest.tensor.domain import TensorDomain, connected
 from loopnest.tensor.input_strides import declared_strides
 from loopnest.tensor.intents import Intent
+from loopnest.tensor.schedule_trace import Step, Trace
 from loopnest.tensor.tensor_order import TensorOrder
 from loopnest.tensor.tensor_view import TensorView, root_axis
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 _CURRENT: ContextVar[Fusion | None] = ContextVar("loopnest_fusion", default=None)
 _AUTOMATIC = re.compile(r"T\d+(_\d+)?")
 _MISSING = object()
+State: TypeAlias = "tuple[int, int, int, int]"
+"""A state of a schedule: how many changes, calls, steps and intents there are."""
 
 
 def current_fusion() -> Fusion | None:
@@ -75,7 +79,10 @@ class Fusion:
         self.calling: Origin | None = None
         """The schedule call that is running: the origin of what it makes."""
         self._numbers = 0
-        self.trace: list[Origin] = []
+        self.trace = Trace()
+        """The schedule calls, in order; printed, it is a script that makes them again."""
+        self._states: list[State] = []
+        """The state of the schedule behind each of them."""
         self.intents: list[Intent] = []
         """What each call of the trace, and each assumption, means to achieve."""
         self.version = 0
@@ -96,7 +103,8 @@ class Fusion:
 
     def __getstate__(self) -> dict[str, object]:
         """Return what is kept: no running calls, and no caches."""
-        calls: dict[str, object] = {"_tokens": [], "_journal": None, "_depth": 0, "calling": None}
+        calls: dict[str, object] = {"_tokens": [], "_depth": 0, "calling": None}
+        calls |= {"_journal": None, "_states": []}
         caches: dict[str, object] = {"_order": None, "matches": {}}
         return {**self.__dict__, **calls, **caches}
 
@@ -286,11 +294,12 @@ class Fusion:
                 self._names.pop(tensor._name, None)
             self._claim(name, tensor)
             tensor._name = name
-        tensor._memory = Memory.GLOBAL
-        self._outputs = (*self._outputs, tensor)
+        self.change(tensor, "_memory", Memory.GLOBAL)
+        self.change(self, "_outputs", (*self._outputs, tensor))
+        self.trace.begin_math()
         self.version += 1
         if inplace is not None:
-            self._inplace[tensor] = inplace
+            self.change(self, "_inplace", {**self._inplace, tensor: inplace})
         return tensor
 
     def assume(self, condition: str) -> None:
@@ -314,6 +323,7 @@ class Fusion:
                 f"assume({condition!r})", why, "assume what some sizes fulfil, or leave one out"
             )
         self._know(facts)
+        self.trace.note(Step.of("assume", None, (condition,)))
         call = f"{self.name}.assume({condition!r})"
         self.intents.append(Intent(caller(call), "assume", value=condition))
 
@@ -348,7 +358,8 @@ class Fusion:
         from loopnest.tensor.ops.gathers import declared_range
 
         found = declared_range(self, indices, low, high)
-        self.ranges = (*self.ranges, found)
+        self.change(self, "ranges", (*self.ranges, found))
+        self.trace.note(Step.of("assume_range", None, (indices, low, high)))
         call = f"{self.name}.assume_range({found.name}, {found.low}, {found.high})"
         self.intents.append(Intent(caller(call), "range", value=found.name))
 
@@ -367,8 +378,14 @@ class Fusion:
 
     def _know(self, facts: Facts) -> None:
         """Take facts on sizes, by which axes that differed so far may be equal."""
-        self.facts, self.algebra = facts, Simplifier(facts)
+        self.change(self, "facts", facts)
+        self.change(self, "algebra", Simplifier(facts))
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget what is remembered of the graph of tensors as it was."""
         self.matches, self._order = {}, None
+        self.version += 1
 
     def print_math(self) -> str:
         """Print the definitions, a line each, and return the text."""
@@ -444,6 +461,18 @@ class Fusion:
         numbered = (f"{name}_{number}" for number in count(2))
         return next(n for n in chain((name,), numbered) if n not in taken)
 
+    def rename(self, tensor: TensorView, name: str) -> None:
+        """Give a tensor a name; see `TensorView.named`."""
+        if isinstance(name, str) and name == tensor._name:
+            return
+        self._check_name(f"{tensor.name}.named({name!r})", name)
+        step = Step.of("named", tensor, (name,))
+        if tensor._name is not None:
+            self._names.pop(tensor._name, None)
+        self._claim(name, tensor)
+        tensor._name = name
+        self.trace.note(step)
+
     def _claim(self, name: str, owner: object) -> None:
         self._names[name] = owner
 
@@ -451,6 +480,8 @@ class Fusion:
         number = self._numbers
         self.change(self, "_numbers", number + 1)
         assert isinstance(self._tensors, list)
+        if self.calling is None:
+            self.trace.begin_math()
         if self._journal is None:
             self._tensors.append(tensor)
         else:
@@ -469,7 +500,10 @@ class Fusion:
             self.order.note_placed(target)
 
     def begin(self) -> int:
-        """Start or nest a transaction; return the mark to roll back to."""
+        """Start or nest a transaction; return the mark to roll back to.
+
+        From the first one on, every change is kept, so that `as_of` can go back.
+        """
         self._depth += 1
         if self._journal is None:
             self._journal = []
@@ -486,10 +520,53 @@ class Fusion:
         self.version += 1
 
     def end(self) -> None:
-        """End the innermost transaction; the outermost one drops the journal."""
+        """End the innermost transaction; what the outermost one changed can still be looked at."""
         self._depth -= 1
-        if not self._depth:
-            self._journal = None
+
+    def take_note(self, step: Step, origin: Origin) -> None:
+        """Take note of a call that was carried out: in the trace, and of the state behind it."""
+        self.trace.note(step, origin)
+        self._states.append(self.state)
+
+    @property
+    def state(self) -> State:
+        """The state that the schedule is in; see `as_of`."""
+        return len(self._journal or ()), len(self.trace), len(self.trace.steps), len(self.intents)
+
+    def after_call(self, number: int) -> State | None:
+        """Return the state behind call `number` of the trace; None where it was not kept.
+
+        That of -1 is the one before the first call. A fusion that was copied or loaded has no
+        earlier states.
+        """
+        if len(self._states) < len(self.trace):
+            return None
+        return self._states[number] if number >= 0 else (0, 0, 0, 0)
+
+    @contextmanager
+    def as_of(self, state: State) -> Iterator[None]:
+        """Let the schedule be what it was in an earlier state, for a while.
+
+        Nothing may be changed in it but in a transaction that is rolled back.
+        """
+        changes, *counts, intents = state
+        journal = self._journal if self._journal is not None else []
+        later: list[tuple[object, str, object, object]] = []
+        while len(journal) > changes:
+            target, attribute, old = journal.pop()
+            later.append((target, attribute, old, getattr(target, attribute)))
+            setattr(target, attribute, old)
+        kept = self.trace, self.intents
+        self.trace, self.intents = self.trace.cut(*counts), self.intents[:intents]
+        self.renew()
+        try:
+            yield
+        finally:
+            for target, attribute, old, new in reversed(later):
+                journal.append((target, attribute, old))
+                setattr(target, attribute, new)
+            self.trace, self.intents = kept
+            self.renew()
 
     def changed_since(self, mark: int) -> Sequence[tuple[object, str, object]]:
         """Return the changes since `mark` as (object, field, old value)."""

@@ -93,11 +93,7 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
         Raises:
             DefinitionError: not an identifier, or taken.
         """
-        self.fusion._check_name(f"{self.name}.named({name!r})", name)
-        if self._name is not None:
-            self.fusion._names.pop(self._name, None)
-        self.fusion._claim(name, self)
-        self._name = name
+        self.fusion.rename(self, name)
         return self
 
     def __repr__(self) -> str:
