@@ -3,7 +3,8 @@
 Three passes over a row: its maximum, the sum of the exponentials, the results. The schedules
 differ in what becomes of the exponentials in between: the registers of a block have room for a row
 of some thousand elements, shared memory for a longer one, and a core keeps them in its cache.
-Elements of 16 bits are widened where they are loaded, and results are rounded once.
+Elements of 16 bits are widened where they are loaded, and results are rounded once. `softmax_any`
+takes the schedule that fits the length of the rows.
 
     python kernels/softmax.py                        # show it, run it, compare it
     python kernels/softmax.py dump --stage cuda
@@ -194,6 +195,10 @@ def cpu(f, lanes=16, chains=4):
     ln.inline_most()
     for tensor in (*rows, y):
         tensor.parallelize({1: ln.ParallelType.unswitch, -1: ln.ParallelType.vectorize})
+
+
+softmax_any = softmax.choose({"D <= 1024": "gpu_warp", "D <= 8192": "gpu", True: "gpu_shared"})
+"""A row in the registers of a warp, of a block, or in shared memory, as its length asks for."""
 
 
 if __name__ == "__main__":

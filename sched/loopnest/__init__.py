@@ -131,7 +131,13 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
     from loopnest.tensor.ops.reshapes import flatten, reshape
     from loopnest.tensor.ops.scans import cummax, cumprod, cumsum, scan
-    from loopnest.tensor.ops.scatters import index_add, scatter, scatter_add
+    from loopnest.tensor.ops.scatters import (
+        index_add,
+        scatter,
+        scatter_add,
+        scatter_max,
+        scatter_min,
+    )
     from loopnest.tensor.ops.slices import flip, roll, slice
     from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
     from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
@@ -185,7 +191,7 @@ _LAZY = {
         "loopnest.tensor.ops.reductions": "all any max mean min prod sum var welford",
         "loopnest.tensor.ops.reshapes": "flatten reshape",
         "loopnest.tensor.ops.scans": "cummax cumprod cumsum scan",
-        "loopnest.tensor.ops.scatters": "index_add scatter scatter_add",
+        "loopnest.tensor.ops.scatters": "index_add scatter scatter_add scatter_max scatter_min",
         "loopnest.tensor.ops.slices": "flip roll slice",
         "loopnest.tensor.ops.sliding_windows": "avg_pool max_pool unfold",
         "loopnest.tensor.ops.tuple_reductions": "argmax argmin reduce",
@@ -353,6 +359,8 @@ __all__ = [
     "scan",
     "scatter",
     "scatter_add",
+    "scatter_max",
+    "scatter_min",
     "sigmoid",
     "silu",
     "sin",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
 from loopnest import kir
 from loopnest.errors import CompileError, LoopnestError, LoweringError, kind_of
@@ -259,6 +259,14 @@ class Kernel:
         given = ", ".join([f"{name}={size!r}" for name, size in sizes.items()])
         return self._planner.keyword_config(sizes, f"{self.name}.launch({given})")
 
+    def named_sizes(self, sizes: Mapping[str, object], call: str) -> dict[str, int]:
+        """Return the sizes of a launch that are given by name; `call` is for errors.
+
+        Raises:
+            LaunchError: a size is missing, unknown or no int >= 0; a broken assumption.
+        """
+        return self._planner.named_sizes(sizes, call)
+
     # Machine code
 
     def _machine(self, call: str, arch: str | int, index_bits: int | None) -> Compiled:
@@ -302,7 +310,7 @@ class Kernel:
         """
         from loopnest.backends.cuda.toolchain.cubin import together
 
-        given = self._planner.named_sizes(sizes, f"{self.name}.resources(...)") if sizes else {}
+        given = self.named_sizes(sizes, f"{self.name}.resources(...)") if sizes else {}
         found = together(self._machine("resources", arch, index_bits).resources.values())
         return replace(found, shared_bytes=self._planner.block_bytes(given))
 
@@ -360,13 +368,35 @@ def lower(fusion: Fusion) -> Kernel:
     return Kernel(run_passes(fusion))
 
 
+F = TypeVar("F", covariant=True)
+
+
+@runtime_checkable
+class Compilable(Protocol[F]):
+    """What compiles itself, such as a kernel that chooses its schedule by size."""
+
+    def compiled(self, target: str, options: Mapping[str, Any]) -> F:
+        """Return the function that runs on arrays."""
+
+
+@overload
 def compile(
     kernel: Fusion | Kernel, target: str = "auto", **options: Any
-) -> CompiledKernel[Kernel]:
+) -> CompiledKernel[Kernel]: ...
+
+
+@overload
+def compile(kernel: Compilable[F], target: str = "auto", **options: Any) -> F: ...
+
+
+def compile(
+    kernel: Fusion | Kernel | Compilable[F], target: str = "auto", **options: Any
+) -> CompiledKernel[Kernel] | F:
     """Return a function that runs a fusion or a kernel on arrays.
 
     Args:
-        kernel: what to run; a fusion is lowered as it is scheduled now.
+        kernel: what to run; a fusion is lowered as it is scheduled now. Of a kernel that chooses
+            its schedule by size (`KernelDef.choose`) all schedules are compiled.
         target: "cuda", "c", "interpret" (`backends.targets.TARGETS` has them all), or "auto": the
             first of them that this machine can do.
         **options: "cuda": `fast_math`, `min_blocks` (that a multiprocessor holds at once),
@@ -392,6 +422,8 @@ def compile(
     """
     from loopnest.backends.targets import compile_kernel
 
+    if isinstance(kernel, Compilable):
+        return kernel.compiled(target, options)
     return compile_kernel(_as_kernel(kernel), target, options)
 
 

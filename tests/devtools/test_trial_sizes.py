@@ -72,3 +72,13 @@ def test_where_tiles_are_large_the_cheapest_size_is_run():
     assert list(trial_sizes(program, most=1000)) == [{"N": 5}]
     assert list(trial_sizes(program, most=100_000)) == [{"N": 5}, {"N": 65536}, {"N": 1}]
     assert list(trial_sizes(program, {"N": 0}, most=1000)) == [{"N": 0}]
+
+
+def test_a_bound_and_a_multiple_together():
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float32)
+        f.output(x * 2.0, "y")
+        f.assume("N >= 50")
+        f.assume("N % 8 == 0")
+    program = ln.lower(f).program
+    assert list(trial_sizes(program)) == [{"N": 56}]

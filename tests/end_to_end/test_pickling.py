@@ -310,7 +310,8 @@ FIELDS = {
     buffers.Buffer: "name tensor memory dtype shape strides size kind alias_of stages swizzles",
     domain.TensorDomain: "root rfactor leaf allocation",
     definition.Definition: "op operands reads outputs values reducer note scan "
-    "start deterministic producers",
+    "start deterministic distinct producers",
+    definition.Distinct: "axis extent",
     definition.Read: "producer indices",
     definition.Scan: "axis exclusive segment",
     definition.TracedReducer: "name identity combination literals special ordered",
@@ -329,7 +330,7 @@ FIELDS = {
     kir.Output: "name buffer shape inplace",
     kir.Program: "name params body launch outputs conditions requires about ranges counts "
     "index_checks",
-    kir.IndexCheck: "source dtype shape table axis extent reader always program",
+    kir.IndexCheck: "source dtype shape table axis extent reader always program distinct",
     lowered.TensorInfo: "name dtype shape memory buffer compute_at_pos leaf",
     lowered.KernelRecord: "program tensors buffers math scalar",
     lowered.Note: "subject asked became why remedy origin",
@@ -337,16 +338,17 @@ FIELDS = {
     intents.Intent: "origin kind tensor axis value of",
     math_snapshot.MathAxis: "extent kind",
     math_snapshot.MathRead: "producer indices",
-    math_snapshot.MathDefinition: "op reads outputs component values reducer updates scan start",
+    math_snapshot.MathDefinition: "op reads outputs component values reducer updates scan start "
+    "distinct",
     math_snapshot.MathTensor: "name dtype root logical places definition role inplace strides "
-    "domain",
+    "instruction steps domain",
     math_snapshot.MathSnapshot: "name tensors scalars symbols conditions outputs ranges",
 }
 
 
 def test_other_fields_are_another_schema() -> None:
     """Where this fails: let `pickling.SCHEMA` grow by one, and write down here what is stored."""
-    assert pickling.SCHEMA == 20
+    assert pickling.SCHEMA == 22
     assert {kind: " ".join(f.name for f in fields(kind)) for kind in FIELDS} == FIELDS
     assert ln.IterDomain.__slots__ == (
         "definition", "is_named", "kind", "names", "origin", "owner", "parallel", "pinned", "size",

@@ -152,7 +152,7 @@ class IndexedOperations(FusionLines):
             if not self._line(variable, f'f.input("{variable}", {text}, ln.{kind})'):
                 return
         if alike:
-            op = rng.choice(["scatter_add", "scatter_add", "scatter"])
+            op = rng.choice(["scatter_add", "scatter_max", "scatter_min", "scatter"])
             self._define(f"ln.{op}({name}, {indices}, {updates}, {axis})")
         else:
             self._define(f"ln.index_add({name}, {axis}, {indices}, {updates})")

@@ -9,6 +9,9 @@ import pytest
 
 import loopnest as ln
 from loopnest.proofs.verifier import verify_program
+from loopnest.scalar.expr import Symbol
+from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.computed_ranges import ComputedRanges
 from mutation.mutants import mutants
 
 PT = ln.ParallelType
@@ -332,3 +335,49 @@ def test_keys_that_are_folded_themselves(atomic: bool) -> None:
     math_of = lowered.math()
     assert made
     assert [m.text for m in made if verify_program(m.program, math_of).ok] == []
+
+
+def chosen(f: ln.Fusion, by: Callable[..., ln.TensorView]) -> tuple[ln.TensorView, ln.TensorView]:
+    x, table = f.input("x", ("N", "M"), ln.int32), f.input("t", ("M",), ln.float32)
+    found = by(x)
+    return found, f.output(ln.take(table, found, 0), "y")
+
+
+CHOSEN: list[tuple[Callable[..., ln.TensorView], bool]] = [
+    (lambda x: ln.argmax(x, 1), True),
+    (lambda x: ln.argmin(ln.cast(x, ln.float32), 1), True),
+    (lambda x: ln.argmax(x, 1) + 1, False),
+    (lambda x: ln.argmax(x), False),  # the number of an element among N * M
+    (lambda x: ln.max(x % ln.full(("N", "M"), 2, ln.int32), 1), False),  # M may be 1
+    (lambda x: ln.sum(ln.argmax(x, 1)), False),
+]
+
+
+@pytest.mark.parametrize(("by", "inside"), CHOSEN)
+def test_what_a_reduction_chooses_lies_where_its_values_do(
+    by: Callable[..., ln.TensorView], inside: bool
+) -> None:
+    with ln.Fusion("k") as f:
+        chosen(f, by)
+    report = ln.verify(ln.lower(f))
+    assert report.ok == inside
+    assert (ASKED in str(report)) != inside
+
+
+@pytest.mark.parametrize("axes", [[1], [2]])
+def test_parts_of_a_choice_may_be_of_no_element(axes: list[int]) -> None:
+    """Their identity is no index, and the whole is never it; a part alone may be."""
+    with ln.Fusion("k") as f:
+        found, _ = chosen(f, lambda x: ln.argmax(x, 1))
+    part = found.split(1, 8, inner=axes == [2]).rfactor(axes)
+    assert part.definition is not None
+    assert ln.verify(ln.lower(f)).ok
+    make = ln.lower(f)._lowered.math
+    assert make is not None
+    math, algebra = make(), Simplifier()
+    bound = ComputedRanges(math, algebra, algebra.proves_le)
+    whole, own = math.tensor(found.name), math.tensor(part.name)
+    assert whole is not None
+    assert own is not None
+    assert bound.inside(whole, Symbol("M"))
+    assert not bound.inside(own, Symbol("M"))

@@ -105,6 +105,22 @@ def test_assignments_go_over_their_updates(shape: tuple[int, ...], axis: int, ze
     assert ln.verify(kernel).status == "proved"
     for target in ("c", "interpret"):
         assert_equal(ln.compile(kernel, target=target)(*arrays), expected)
-    if not zeros:
-        assert schedule == "scatter"
-        assert re.search(r"for i\d+ in .*index\(i\[.*\.\.", str(kernel)), kernel
+    assert schedule == "scatter"
+    assert re.search(r"for i\d+ in .*index\(i\[.*\.\.", str(kernel)), kernel
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_threads_share_out_the_updates_of_an_assignment(computed: bool) -> None:
+    with ln.Fusion("assignment") as f:
+        x, i = f.input("x", ("V",), ln.float32), f.input("i", ("N",), ln.int32)
+        u = f.input("u", ("N",), ln.float32)
+        f.output(ln.scatter(x, i, u * 2.0 if computed else u, 0), "w")
+    assert auto_schedule(f, "cuda").name == ("stages" if computed else "scatter")
+    kernel = ln.lower(f)
+    assert "atomic" in str(kernel)
+    assert ln.verify(kernel).all_sizes
+    rng = np.random.default_rng(0)
+    arrays = [rng.random(n, dtype=np.float32) for n in (7, 40)]
+    arrays.insert(1, rng.integers(-1, 8, 40).astype(np.int32))
+    found = ln.compile(kernel, target="interpret", thread_order=1)(*arrays)
+    assert_equal(found, ln.evaluate(f, *arrays))

@@ -244,6 +244,22 @@ class CompiledKernel(Generic[K]):
         """The names of the size symbols, in the order of the parameters."""
         return tuple([symbol.name for symbol in self._symbols])
 
+    def sizes_for(
+        self, program: kir.Program, arrays: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> dict[str, int]:
+        """Return the sizes that arguments give to a program with the parameters of this kernel.
+
+        Raises:
+            LaunchError: an argument does not fit the parameters and conditions of `program`.
+        """
+        inputs = [p for p in program.params if p.kind == "input"]
+        specs = [ArraySpec(p.name, p.dtype, p.shape, p.strides) for p in inputs]
+        symbols = [Symbol(p.name) for p in program.params if p.kind == "size"]
+        return bind(
+            specs, self._scalars, symbols, program.conditions, arrays, keywords, self._subject,
+            self._strides_of,
+        ).sizes  # fmt: skip
+
     def launch_at(self, sizes: Mapping[str, int]) -> tuple[LaunchPlan, Executable]:
         """Return the launch of a kernel without scalars at sizes, and its machine code.
 
@@ -423,8 +439,11 @@ class CompiledKernel(Generic[K]):
         check = self._program.index_checks[number - len(ranges)]
         values = named.get(check.source)
         if values is None:
-            values = self._computed(check, named, scalars, plan)
+            values = interpret_target.computed_indices(check, named, scalars, plan)
         extent = size_value(check.extent, plan.sizes)
+        if check.distinct:
+            none = ("no memory is left to look at what unique=True declares", "")
+            return self._error(*interpret_target.repeated(check, values, extent) or none)
         place, value = first_outside(values, 0, extent) or ("", -1)
         hint = allowed_elements(0, extent)
         if check.program is not None:
@@ -442,21 +461,6 @@ class CompiledKernel(Generic[K]):
         shape = [size_value(extent, sizes) for extent in spec.shape]
         strides = [size_value(step, sizes) for step in spec.strides]
         return spread(array, shape, strides)
-
-    def _computed(
-        self,
-        check: kir.IndexCheck,
-        named: Mapping[str, Array],
-        scalars: Sequence[Any],
-        plan: LaunchPlan,
-    ) -> Array:
-        """Return indices that the kernel computes."""
-        assert check.program is not None
-        shape = [size_value(extent, plan.sizes) for extent in check.shape]
-        made = np.empty(shape, check.dtype.numpy)
-        inputs = [named[p.name] for p in check.program.params if p.kind == "input"]
-        interpret_target.Interpreted(check.program).run([*inputs, made], scalars, plan)
-        return made
 
     def _run_empty(
         self,

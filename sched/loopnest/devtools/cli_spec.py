@@ -271,15 +271,17 @@ def choose(
     """Return what is asked for; `device` is the target that a schedule is picked for, if any."""
     kernel, schedule = source.choose(spec)
     given = _pairs("-P", param)
+    values = {n: _number(n, text) for n, text in _pairs("-D", define).items()}
     if schedule is not None:
         name = kernel.resolve(schedule)
+    elif kernel.chosen is not None:
+        name = kernel.at_sizes({**kernel.sizes, **values})
     elif device is not None:
         name = kernel.suited(device, tuple(given))
     else:
         name = kernel.resolve()
     known = kernel.parameters(name)
     params = {n: _read(n, text, known.get(n, "")) for n, text in given.items()}
-    values = {n: _number(n, text) for n, text in _pairs("-D", define).items()}
     return CommandOptions(kernel, name, params, values)
 
 

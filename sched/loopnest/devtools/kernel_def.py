@@ -8,11 +8,23 @@ command line can list what a file holds.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from functools import partial
 from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from loopnest.devtools.chosen_kernel import (
+    ChosenKernel,
+    ChosenSchedule,
+    SizeCondition,
+    check_cover,
+    check_reachable,
+    entry_conditions,
+    without_schedule,
+)
 from loopnest.errors import DefinitionError, LaunchError, ScheduleError
 from loopnest.scalar.target_names import among, target_name
 from loopnest.tensor.fusion import Fusion
@@ -20,6 +32,7 @@ from loopnest.tensor.fusion import Fusion
 if TYPE_CHECKING:
     from loopnest.backends.compiled_kernel import CompiledKernel
     from loopnest.facade import Kernel
+    from loopnest.scalar.expr import Expr
 
 Function: TypeAlias = Callable[..., Any]
 Range: TypeAlias = "tuple[float, float]"
@@ -28,8 +41,18 @@ _REGISTRY: dict[str, dict[str, KernelDef]] = {}
 
 
 def kernels_of(module: str) -> tuple[KernelDef, ...]:
-    """Return the kernels that the module of this name defined, in order of definition."""
-    return tuple(_REGISTRY.get(module, {}).values())
+    """Return the kernels that the module of this name defined, in order of definition.
+
+    Those that it chose schedules for by size come last, under the names of their variables.
+    """
+    own = tuple(_REGISTRY.get(module, {}).values())
+    variables = vars(sys.modules[module]) if module in sys.modules else {}
+    return (*own, *[
+        value.definition.called(name)
+        for name, value in variables.items()
+        if isinstance(value, ChosenKernel) and value.__module__ == module
+        and isinstance(value.definition, KernelDef)
+    ])  # fmt: skip
 
 
 def forget(module: str) -> None:
@@ -141,6 +164,8 @@ class KernelDef:
         self.__module__ = math.__module__
         self._parameters = {"": _parameters(math, f"kernel {self.name}")}
         self._compiled: dict[object, CompiledKernel[Kernel]] = {}
+        self.chosen: ChosenKernel | None = None
+        """What chooses among the schedules, where these are the entries of a choice."""
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}: schedules {', '.join(self.schedules) or 'none'}>"
@@ -224,13 +249,9 @@ class KernelDef:
         """
         name = self.resolve(schedule)
         self._check_parameters(name, params)
-        with Fusion(self.name) as fusion:
-            self.math(fusion, **self._chosen("", params))
-            if not fusion.outputs:
-                raise DefinitionError(
-                    f"kernel {self.name}", "it declares no output", "call f.output(tensor, name)"
-                )
-            if name:
+        fusion = self._without_schedule(params)
+        if name:
+            with fusion:
                 self.schedules[name](fusion, **self._chosen(name, params))
         return fusion
 
@@ -239,6 +260,123 @@ class KernelDef:
         from loopnest.facade import lower
 
         return lower(self.fusion(schedule, **params))
+
+    def choose(
+        self, entries: Mapping[str | bool, str | tuple[str, Mapping[str, Any]]], **params: Any
+    ) -> ChosenKernel:
+        """Return one kernel of several schedules, chosen by the sizes of each launch.
+
+        A launch takes the first entry whose condition holds of its sizes. Each schedule assumes its
+        condition, and the opposite of those before it, so that its nest has no test of these.
+
+        ::
+
+            softmax.choose({"D <= 1024": "gpu_warp", "D <= 8192": "gpu", True: "gpu_shared"})
+
+        Args:
+            entries: condition -> schedule, or (schedule, its parameters). A condition is
+                comparisons as `Fusion.assume` takes them, joined by "and", or True.
+            **params: parameters of the math, and of all schedules that have them.
+
+        Returns:
+            A kernel to call, or to compile by `loopnest.compile`. It has `kernels`, and `str`
+            shows all of them.
+
+        Raises:
+            DefinitionError: sizes that the math allows and no entry takes; a condition that no
+                sizes reach, or that cannot be read.
+            ScheduleError: there is no such schedule or parameter.
+
+        >>> import loopnest as ln
+        >>> @ln.kernel()
+        ... def double(f):
+        ...     f.output(f.input("x", ("N",), ln.float32) * 2.0, "y")
+        >>> @double.schedule("by_four")
+        ... def by_four(f):
+        ...     f["y"].split(0, 4)
+        >>> @double.schedule("plain")
+        ... def plain(f):
+        ...     pass
+        >>> print(double.choose({"N % 4 == 0": "by_four", True: "plain"}))
+        # N % 4 == 0: schedule by_four
+        # loopnest nest 1
+        kernel double(x: float32[N]) -> (y: float32[N])
+        for i0 in N // 4:
+          for i1 in 4:
+            y[i0 * 4 + i1] = x[i0 * 4 + i1] * 2.0
+        <BLANKLINE>
+        # True: schedule plain
+        # loopnest nest 1
+        kernel double(x: float32[N]) -> (y: float32[N])
+        for i0 in N:
+          y[i0] = x[i0] * 2.0
+
+        Source: Halide's ``specialize``.
+        """
+        call = f"{self.name}.choose(...)"
+        if not isinstance(entries, Mapping) or not entries:
+            hint = 'pass a dict, such as {"D <= 1024": "gpu_warp", True: "gpu"}'
+            raise DefinitionError(call, f"{entries!r} has no entry", hint)
+        asked = [self._asked(call, value, params) for value in entries.values()]
+        for name in params:
+            if not any(name in self.parameters(schedule) for schedule, _ in asked):
+                self._check_parameters(asked[0][0], {name: None})
+        plain = without_schedule(self._without_schedule(params))
+        conditions = [SizeCondition.read(key, plain, call) for key in entries]
+        check_reachable(call, plain, conditions)
+        definition = _chosen_definition(self, asked, conditions, params)
+        labels = [*definition.schedules]
+        made = [
+            ChosenSchedule(condition, schedule, definition.fusion(label))
+            for condition, (schedule, _), label in zip(conditions, asked, labels, strict=True)
+        ]
+        check_cover(call, plain, made)
+        caller = str(sys._getframe(1).f_globals.get("__name__", ""))
+        chosen = ChosenKernel(self.name, caller, plain, made)
+        chosen.definition = definition
+        definition.chosen = chosen
+        return chosen
+
+    def _asked(
+        self, call: str, value: object, params: Mapping[str, Any]
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the schedule of an entry, and its parameters."""
+        match value:
+            case str():
+                schedule, own = self.resolve(value), {}
+            case (str(name), Mapping() as given):
+                schedule, own = self.resolve(name), dict(given)
+            case _:
+                hint = "give the name of a schedule, or (name, {parameter: value})"
+                raise DefinitionError(call, f"{value!r} names no schedule", hint)
+        for name in own:
+            if name not in self._parameters[schedule]:
+                self._check_parameters(schedule, {name: None})
+                hint = "pass it to choose itself, for all schedules"
+                raise DefinitionError(call, f"'{name}' is a parameter of the math", hint)
+        return schedule, {**self._chosen(schedule, params), **own}
+
+    def _without_schedule(self, params: Mapping[str, Any]) -> Fusion:
+        with Fusion(self.name) as fusion:
+            self.math(fusion, **self._chosen("", params))
+            if not fusion.outputs:
+                raise DefinitionError(
+                    f"kernel {self.name}", "it declares no output", "call f.output(tensor, name)"
+                )
+        return fusion
+
+    def at_sizes(self, sizes: Mapping[str, Any]) -> str:
+        """Return the schedule that a choice takes at sizes; the first where they do not tell."""
+        names = [*self.schedules]
+        if self.chosen is None or not self.chosen.are_sizes(sizes):
+            return names[0]
+        return names[max(self.chosen.place(sizes), 0)]
+
+    def called(self, name: str) -> KernelDef:
+        """Return this kernel under another name."""
+        found = copy(self)
+        found.name = name
+        return found
 
     def __call__(
         self,
@@ -330,6 +468,45 @@ class KernelDef:
             if owner or whose == "the math":
                 parts.append(f"{whose} has {names or 'none'}")
         return "parameters: " + "; ".join(parts)
+
+
+def _chosen_definition(
+    kernel: KernelDef,
+    asked: Sequence[tuple[str, Mapping[str, Any]]],
+    conditions: Sequence[SizeCondition],
+    params: Mapping[str, Any],
+) -> KernelDef:
+    """Return a kernel whose schedules are the entries of a choice, for commands and tests."""
+    chosen = kernel._chosen("", params)
+
+    def math(f: Fusion) -> None:
+        kernel.math(f, **chosen)
+
+    math.__name__, math.__doc__, math.__module__ = kernel.name, kernel.__doc__, kernel.__module__
+    reference = kernel.reference
+    if reference is not None:
+        taken = inspect.signature(reference).parameters
+        reference = partial(reference, **{n: v for n, v in chosen.items() if n in taken})
+    found = KernelDef(math, kernel.sizes, reference, kernel.ranges)
+    for number, (schedule, own) in enumerate(asked):
+        label, count = schedule, 1
+        while label in found.schedules:
+            label, count = f"{schedule}_{count + 1}", count + 1
+        known = entry_conditions(conditions, number)
+        found.schedule(label)(_assuming(known, kernel.schedules[schedule], own))
+    return found
+
+
+def _assuming(conditions: Sequence[Expr], schedule: Function, own: Mapping[str, Any]) -> Function:
+    """Return a schedule with parameters, for sizes of which conditions hold."""
+
+    def scheduled(f: Fusion) -> None:
+        f.require(*conditions)
+        schedule(f, **own)
+        told = [str(condition) for condition in conditions]  # what repeats one has an effect
+        f.intents[:] = [i for i in f.intents if i.kind != "assume" or i.value not in told]
+
+    return scheduled
 
 
 def _parameters(function: Function, subject: str) -> dict[str, object]:

@@ -112,6 +112,8 @@ def _searched(program: kir.Program, free: Sequence[str]) -> Iterator[Sizes]:
     values = dict.fromkeys(
         [*_ODD[:3], *[m * k + d for k in (1, 3, 2) for m in known for d in (0, 1, -1)]]
     )
+    # A bound and a multiple in one: ``N >= 50`` and ``N % 8 == 0``.
+    values.update(dict.fromkeys([-(-m // by) * by for m in known for by in known if by < m]))
     places = product(range(len(values)), repeat=len(free))
     ranked = sorted(islice(places, _MOST_SEARCHED), key=sum)
     for place in ranked:

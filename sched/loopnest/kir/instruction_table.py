@@ -21,7 +21,7 @@ from loopnest.kir.nodes import Store, walk
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import WARP, Memory
-from loopnest.scalar.expr import Index, Load, loads
+from loopnest.scalar.expr import Expr, Index, Load, Op, loads
 from loopnest.scalar.fragments import Fragment
 from loopnest.scalar.op_table import OPS
 
@@ -113,6 +113,16 @@ class Instruction:
     def result(self) -> str:
         """The role of the operand that is written."""
         return self.statement.buffer
+
+    @property
+    def added(self) -> Expr:
+        """What is added to the result, of one that computes a sum."""
+        value = self.statement.value
+        assert isinstance(value, Op)
+        (found,) = [
+            a for a in value.args if not isinstance(a, Load) or a.buffer.name != self.result
+        ]
+        return found
 
     @property
     def is_move(self) -> bool:

@@ -70,17 +70,21 @@ class Output:
 class IndexCheck:
     """Data that are indices of an axis, and that nothing keeps inside of it.
 
+    Or, where `distinct`, data of which those inside were declared to differ along an axis.
+
     Args:
         source: the tensor of the indices.
         dtype: of the indices.
         shape: of the indices.
-        table: the tensor that is read there.
-        axis: of `table`.
+        table: the tensor that is read there; "" where `distinct`.
+        axis: of `table`; of `source` where `distinct`.
         extent: of that axis: an index is below that, and not negative.
         reader: the tensor that is computed.
         always: whether they may be outside at all sizes; else only where a size is 0.
         program: what computes `source`, as its only output, where that is no input. Its inputs,
             scalars and sizes are among those of the kernel.
+        distinct: whether no two of those that differ in nothing but their place along the axis may
+            be the same index.
     """
 
     source: str
@@ -92,6 +96,7 @@ class IndexCheck:
     reader: str
     always: bool = True
     program: Program | None = None
+    distinct: bool = False
 
 
 @fast_init

@@ -1,5 +1,6 @@
 """What a launch must look at: data that are indices, of which nothing says that they lie inside.
 
+So it does at those that were declared to differ (`tensor.definition.Distinct`).
 Elements of an input are looked at as they are. For a tensor that the kernel computes there is a
 program that computes it alone, before the kernel runs: a launch that is refused writes nothing.
 """
@@ -10,14 +11,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from loopnest.kir import IndexCheck, Program
-from loopnest.tensor.computed_ranges import IndexUse, data_index, index_bound, index_uses
+from loopnest.tensor.computed_ranges import (
+    IndexUse,
+    data_index,
+    distinct_data,
+    index_bound,
+    index_uses,
+)
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor, thaw
 
 
 def has_data_indices(fusion: Fusion) -> bool:
-    """Whether a tensor is read at indices that are data."""
+    """Whether a tensor is read at indices that are data, or data were declared to differ."""
     definitions = [t.definition for t in fusion.tensors if t.definition is not None]
+    if any(found.distinct is not None for found in definitions):
+        return True
     reads = [read for found in dict.fromkeys(definitions) for read in found.reads]
     return any(data_index(index) is not None for read in reads for index in read.indices)
 
@@ -32,18 +41,29 @@ def index_checks(math: MathSnapshot, lower: Callable[[Fusion], Program]) -> tupl
         lower: returns the program of a fusion.
     """
     programs: dict[str, Program] = {}
+
+    def program_of(source: MathTensor) -> Program | None:
+        if source.definition is None:
+            return None
+        if source.name not in programs:
+            programs[source.name] = lower(_alone(math, source))
+        return programs[source.name]
+
     found: dict[tuple[object, ...], IndexCheck] = {}
     for use in index_uses(math):
         holds = index_bound(math, use.source, use.extent).holds
         key = (use.source.name, use.extent)
         if holds == "always" or key in found:
             continue
-        program = None
-        if use.source.definition is not None:
-            program = programs.get(use.source.name)
-            if program is None:
-                program = programs[use.source.name] = lower(_alone(math, use.source))
-        found[key] = _check(use, holds == "unknown", program)
+        found[key] = _check(use, holds == "unknown", program_of(use.source))
+    for source, reader, declared in distinct_data(math):
+        found.setdefault(
+            (source.name, declared),
+            IndexCheck(
+                source.name, source.dtype, tuple([axis.extent for axis in source.logical]), "",
+                declared.axis, declared.extent, reader.name, True, program_of(source), True,
+            ),
+        )  # fmt: skip
     return tuple(found.values())
 
 

@@ -10,7 +10,8 @@ first-order estimate: a function is taken at the ends of its operand's interval,
 may go either way gives both, a divisor that may be zero gives anything.
 
 Bounds are those of the worst case. A sum of n terms, in any order, errs by at most (n - 1) u times
-the sum of the magnitudes, u being the unit roundoff.
+the sum of the magnitudes, u being the unit roundoff. One that instructions of the table compute
+errs by what their rows say (`error_bounds`).
 
 Sources: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, chapters 2 to 4
 (running error analysis: section 3.3); Moore, Kearfott and Cloud, "Introduction to Interval

@@ -10,20 +10,30 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest.errors import LaunchError
+from loopnest.kir.instruction_rows import Instruction, instructions
 from loopnest.numerics.float64_math import Values, held
 from loopnest.numerics.interval_rules import enclose
-from loopnest.numerics.intervals import Interval, exact, flushed, narrowed, unknown_where
-from loopnest.numerics.oracle import LoweredKernel, Oracle, Result, math_of
+from loopnest.numerics.intervals import (
+    Interval,
+    cut_off,
+    exact,
+    flushed,
+    narrowed,
+    unknown_where,
+)
+from loopnest.numerics.oracle import LoweredKernel, Oracle, Result, math_of, snapshot_of
 from loopnest.numerics.oracle_folds import fold_values, scan_values
 from loopnest.numerics.oracle_operands import Places
-from loopnest.numerics.reduction_intervals import FOLDS, fold
-from loopnest.numerics.target_accuracy import STANDARD, TARGET_NAMES, Arithmetic
+from loopnest.numerics.reduction_intervals import FOLDS, fold, instructed_sum
+from loopnest.numerics.target_accuracy import EXECUTING, STANDARD, TARGET_NAMES, Arithmetic
 from loopnest.numerics.template_folds import fold_templates, scan_templates
+from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType, float32
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.expr import Arg, Expr, Load, Op, cast
 from loopnest.scalar.target_names import target_name
-from loopnest.tensor.definition import TracedReducer
+from loopnest.tensor.definition import Definition, TracedReducer
 from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.math_snapshot import MathTensor
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -50,6 +60,7 @@ def error_bound(
 
     From what that gives with ``exact=True`` too, before a float32 result was rounded. The bound
     holds for every schedule: any order of sums, products fused with sums, elements computed again.
+    A row of `loopnest.instructions` that computes a reduction adds to it what its `accuracy` says.
     It is 0 where no rounding is needed, and inf where a result may be anything: a quotient whose
     divisor may be 0, a sum that may overflow. Bools and integers that come of a comparison or
     rounding that may go either way have the bound of both cases.
@@ -71,7 +82,8 @@ def error_bound(
         tensors: whether to return the bounds of every tensor too.
         fast_math: whether the kernel was compiled with ``fast_math=True``.
         target: what the kernel was compiled for: "cuda", "c" or "interpret". Functions of "c" err
-            by 1 or 2 units in the last place; by default the bound holds for every target.
+            by 1 or 2 units in the last place, and "cuda" alone executes instructions; by default
+            the bound holds for every target.
         scalars: the run-time scalars, and the sizes that no input has.
 
     Returns:
@@ -79,11 +91,12 @@ def error_bound(
         `tensors` that, and a dict of the bound of every tensor by name.
 
     Raises:
-        LaunchError: arguments that do not fit, or an assumption that does not hold.
+        LaunchError: arguments that do not fit, or an assumption that does not hold; a kernel's
+            instruction of which there is no row.
 
     Source: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., sections 3.1 and 4.2.
     """
-    fusion = math_of(fusion, "error_bound")
+    asked, fusion = fusion, math_of(fusion, "error_bound")
     target = target_name(target)
     if target not in ("", *TARGET_NAMES):
         names = ", ".join([f'"{name}"' for name in TARGET_NAMES])
@@ -93,6 +106,7 @@ def error_bound(
     wanted = fusion.tensors if tensors else fusion.outputs
     arithmetic = Arithmetic(fast_math, target=target)
     oracle = _Enclosures(arithmetic, fusion, arrays, scalars, "error_bound")
+    oracle.execute(_instructed(asked))
     found = oracle.results(wanted, Interval.bound_in)
     bounds = {tensor.name: bound for tensor, bound in found.items()}
     outputs = tuple([bounds[tensor.name] for tensor in fusion.outputs])
@@ -120,6 +134,7 @@ def enclosures(
     """
     wanted = tuple(fusion.outputs if tensors is None else tensors)
     oracle = _Enclosures(arithmetic, fusion, arrays, keywords, "error_bound", places)
+    oracle.execute(_instructed(fusion))
     return {tensor.name: found for tensor, found in oracle.run(wanted).items()}
 
 
@@ -141,12 +156,97 @@ def leaf_enclosures(
     return oracle.operands(tensor.definition, tensor.domain, everywhere, {})
 
 
+def _instructed(asked: object) -> list[MathTensor]:
+    """Return the tensors of a fusion or a kernel that instructions compute."""
+    if isinstance(asked, Fusion) and not any(t.instruction for t in asked.tensors):
+        return []
+    return [t for t in snapshot_of(asked, "error_bound").tensors if t.instruction]
+
+
+def factors(
+    theirs: Expr, ours: Expr, definition: Definition
+) -> list[tuple[str, Definition, Arg]] | None:
+    """Return what the operands are of an instruction that computes a template of a definition.
+
+    Args:
+        theirs: what the row adds up, of loads from its operands.
+        ours: the template, or a part of it.
+        definition: whose template it is.
+
+    Returns:
+        The role of each, with the definition and its read that find the element; None where the
+        instruction computes something else.
+    """
+    if isinstance(theirs, Load):
+        return [(theirs.buffer.name, definition, ours)] if isinstance(ours, Arg) else None
+    if isinstance(ours, Arg):
+        producer = definition.reads[ours.number].producer
+        made = producer.definition
+        if made is None or made.reducer is not None:
+            return None
+        value = cast(made.values[made.outputs.index(producer)], producer.dtype)
+        return factors(theirs, value, made)
+    if not isinstance(theirs, Op) or not isinstance(ours, Op):
+        return [] if theirs is ours else None
+    if theirs.op != ours.op or theirs.dtype is not ours.dtype or len(theirs.args) != len(ours.args):
+        return None
+    for order in (ours.args, ours.args[::-1]):  # a sum or a product is written either way
+        found = [factors(a, b, definition) for a, b in zip(theirs.args, order, strict=True)]
+        if None not in found:
+            return [factor for part in found for factor in part or ()]
+        if theirs.op not in ("add", "mul"):
+            break
+    return None
+
+
 class _Enclosures(Oracle[Interval]):
     """The oracle on enclosures."""
 
     def __init__(self, arithmetic: Arithmetic, *args: Any) -> None:
         self.arithmetic = arithmetic
+        self.cuts: dict[Definition, dict[Arg, float]] = {}
+        self.instructed: dict[Definition, tuple[float, int]] = {}
         super().__init__(*args)
+
+    def execute(self, tensors: Iterable[MathTensor]) -> None:
+        """Let the rows of the table compute what of `tensors` they are named in."""
+        if self.arithmetic.reference or self.arithmetic.target not in EXECUTING:
+            return
+        made = {tensor.name: tensor for tensor in self.order}
+        for tensor in tensors:
+            definition = made[tensor.name].definition
+            row = instructions.get(tensor.instruction)
+            if row is None:
+                raise LaunchError(
+                    self.subject,
+                    f"{tensor.name} is computed by the instruction {tensor.instruction}, of which "
+                    "there is no row",
+                    "add it with ln.add_instruction",
+                )
+            assert definition is not None
+            self._execute(definition, row, size_value(tensor.steps, self.sizes))
+
+    def _execute(self, definition: Definition, row: Instruction, steps: int) -> None:
+        accuracy = row.accuracy or {}
+        if row.result in accuracy:
+            self.instructed[definition] = accuracy[row.result], steps
+        found = factors(row.added, definition.values[0], definition)
+        if found is None:
+            raise LaunchError(
+                self.subject,
+                f"{definition.outputs[0].name} is not what the instruction {row.name} computes",
+                f"it computes {row.behaviour}",
+            )
+        for role, reader, arg in found:
+            if role in accuracy:
+                cuts = self.cuts.setdefault(reader, {})
+                cuts[arg] = max(cuts.get(arg, 0.0), accuracy[role])
+
+    def operands(self, definition: Definition, *args: Any) -> dict[Expr, Interval]:
+        env = super().operands(definition, *args)
+        for arg, relative in self.cuts.get(definition, {}).items():
+            env[arg] = cut_off(env[arg], relative, arg.dtype)
+        return env
 
     def given(self, values: Values, dtype: DType) -> Interval:
         found = exact(held(values, dtype))
@@ -170,8 +270,16 @@ class _Enclosures(Oracle[Interval]):
         unsure = np.logical_or.reduce(np.broadcast_arrays(*[i.low != i.high for i in indices]))
         return unknown_where(value, unsure)
 
-    def folded(self, reducer: TracedReducer, parts: Sequence[Interval]) -> list[Interval]:
+    def folded(
+        self, definition: Definition, reducer: TracedReducer, parts: Sequence[Interval]
+    ) -> list[Interval]:
         totals = fold_values(reducer, [part.value for part in parts])
+        if definition in self.instructed:
+            error, steps = self.instructed[definition]
+            found = instructed_sum(
+                parts[0], totals[0], reducer.types[0], self.arithmetic, error, steps
+            )
+            return [found]
         if reducer.name in FOLDS:
             return fold(reducer.name, parts, totals, reducer.types[0], self.arithmetic)
         return fold_templates(reducer, parts, totals, self.arithmetic)

@@ -214,6 +214,14 @@ def erring(
     return around(start, end, dtype, arithmetic) if dtype is float32 else (start, end)
 
 
+def cut_off(x: Interval, relative: float, dtype: DType) -> Interval:
+    """Return `x` rounded to fewer digits, which errs by `relative`; of a subnormal, by its bits."""
+    low, high = widened(x.low, x.high, relative)
+    least = relative * FORMATS[dtype.name].normal
+    low, high = np.where(low == 0, low, low - least), np.where(high == 0, high, high + least)
+    return replace(x, low=low, high=high)
+
+
 def narrowed(x: Interval, dtype: DType, arithmetic: Arithmetic) -> Interval:
     """Return `x` rounded once to `dtype`; rounding is monotone, so its ends are those of x rounded.
 

@@ -41,7 +41,7 @@ from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import Definition, Scan, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
-from loopnest.tensor.math_snapshot import MathSnapshot, thaw
+from loopnest.tensor.math_snapshot import MathSnapshot, snapshot, thaw
 from loopnest.tensor.tensor_view import TensorView
 
 Result: TypeAlias = "npt.NDArray[Any] | tuple[npt.NDArray[Any], ...]"
@@ -124,11 +124,22 @@ def math_of(asked: object, call: str) -> Fusion:
     """
     if isinstance(asked, Fusion):
         return asked
+    return thaw(snapshot_of(asked, call))
+
+
+def snapshot_of(asked: object, call: str) -> MathSnapshot:
+    """Return the math of a fusion or a kernel, as it is now or was when it was lowered.
+
+    Raises:
+        LaunchError: as `math_of`.
+    """
+    if isinstance(asked, Fusion):
+        return snapshot(asked)
     make: Callable[[], MathSnapshot] | None = getattr(
         getattr(asked, "_lowered", None), "math", None
     )
     if make is not None:
-        return thaw(make())
+        return make()
     hint = "pass the fusion, or the kernel that ln.lower made of it"
     if isinstance(getattr(asked, "program", None), Program):
         raise LaunchError(f"{call}({asked!r})", "this kernel carries no math", hint)
@@ -146,7 +157,7 @@ class Oracle(OracleOperands[V]):
     # The arithmetic of folds
 
     @abstractmethod
-    def folded(self, reducer: TracedReducer, parts: Sequence[V]) -> list[V]:
+    def folded(self, definition: Definition, reducer: TracedReducer, parts: Sequence[V]) -> list[V]:
         """Return the components of a reduction, with their last axis folded away."""
 
     @abstractmethod
@@ -299,12 +310,14 @@ class Oracle(OracleOperands[V]):
         if len(found) == 1:
             return found[0]
         assert reducer is not None
-        return self.folded_parts(reducer, found)
+        return self.folded_parts(definition, reducer, found)
 
     folds_in_parts = False
     """Whether a reduction may fold parts of its elements, and then `folded_parts` of these."""
 
-    def folded_parts(self, reducer: TracedReducer, parts: Sequence[list[V]]) -> list[V]:
+    def folded_parts(
+        self, definition: Definition, reducer: TracedReducer, parts: Sequence[list[V]]
+    ) -> list[V]:
         """Return what partial results fold to, the components of each given."""
         raise InternalError(reducer.name, f"{type(self).__name__} folds no parts")
 
@@ -382,7 +395,7 @@ class Oracle(OracleOperands[V]):
             return parts
         if definition.scan is not None:
             return self._scanned(reducer, definition.scan, parts)
-        return self._reduced(reducer, domain.rfactor, shape, parts)
+        return self._reduced(definition, reducer, domain.rfactor, shape, parts)
 
     def _places(self, domain: TensorDomain, cut: Mapping[IterDomain, int]) -> tuple[Values, ...]:
         """Return the index along each rfactor axis of each point of the root domain.
@@ -431,6 +444,7 @@ class Oracle(OracleOperands[V]):
 
     def _reduced(
         self,
+        definition: Definition,
         reducer: TracedReducer,
         axes: Sequence[IterDomain],
         shape: tuple[int, ...],
@@ -446,7 +460,7 @@ class Oracle(OracleOperands[V]):
             neutral = [(evaluate_expr(c, {}), c.dtype) for c in reducer.identity]
             return [self.given(np.full(flat[:-1], value), dtype) for value, dtype in neutral]
         now = [self.viewed(p, lambda a: np.transpose(a, order).reshape(flat)) for p in parts]
-        return self.folded(reducer, now)
+        return self.folded(definition, reducer, now)
 
 
 def _placed(
@@ -479,7 +493,9 @@ class _Values(Oracle[Values]):
     def uncertain(self, value: Values, indices: Sequence[Values]) -> Values:
         return value
 
-    def folded(self, reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
+    def folded(
+        self, definition: Definition, reducer: TracedReducer, parts: Sequence[Values]
+    ) -> list[Values]:
         return fold_values(reducer, parts)
 
     def folded_so_far(
@@ -495,8 +511,10 @@ class _Values(Oracle[Values]):
 
     folds_in_parts = True
 
-    def folded_parts(self, reducer: TracedReducer, parts: Sequence[list[Values]]) -> list[Values]:
-        return self.folded(reducer, [np.stack(part, axis=-1) for part in zip(*parts, strict=True)])
+    def folded_parts(
+        self, definition: Definition, reducer: TracedReducer, parts: Sequence[list[Values]]
+    ) -> list[Values]:
+        return fold_values(reducer, [np.stack(part, axis=-1) for part in zip(*parts, strict=True)])
 
 
 def _unrounded(values: Values, dtype: DType) -> Values:

@@ -61,16 +61,38 @@ def _sum(
     (x,), (total,) = parts, totals
     if not dtype.is_float:
         return [_whole_sum(x, total, dtype)]
-    if x.exact and not arithmetic.reference and _adds_exactly(x.value, dtype):
-        return [exact(total, unsigned=True)]
+    # Whatever the tree: each of its n - 1 additions errs by at most u times its own result, and
+    # each result is at most the sum of all magnitudes.
+    relative = (x.value.shape[-1] - 1) * unit(dtype)
+    return [float_sum(x, total, dtype, arithmetic, relative, FORMATS[dtype.name].unit)]
+
+
+def float_sum(
+    x: Interval,
+    total: Values,
+    dtype: DType,
+    arithmetic: Arithmetic,
+    relative: float,
+    rounding: float,
+) -> Interval:
+    """Return the enclosure of the sums of x along its last axis.
+
+    Args:
+        x: the terms.
+        total: the oracle's sums.
+        dtype: of the sums.
+        arithmetic: the rules of the computation.
+        relative: how far a sum may lie from that of its terms, in sums of their magnitudes.
+        rounding: the relative error of one addition, of which there is none among few digits.
+    """
+    if x.exact and not arithmetic.reference and _adds_exactly(x.value, rounding):
+        return exact(total, unsigned=True)
     form, steps = FORMATS[dtype.name], x.value.shape[-1] - 1
     sizes = _magnitude(x)
     if x.wild:
         sizes = np.where(np.isfinite(sizes), sizes, 0.0)
-    # Whatever the tree: each of its n - 1 additions errs by at most u times its own result, and
-    # each result is at most the sum of all magnitudes.
     size = sizes.sum(-1)
-    slack = steps * unit(dtype) * size
+    slack = relative * size if relative < math.inf else np.where(size > 0, math.inf, 0.0)
     if arithmetic.fast_math:
         slack = slack + steps * FORMATS["float32"].normal
     if x.exact:
@@ -83,7 +105,31 @@ def _sum(
         # Of one sign, partial sums overflow that way alone.
         low = np.where(over & ~(x.low >= 0).all(-1), -np.inf, low)
         high = np.where(over & ~(x.high <= 0).all(-1), np.inf, high)
-    return [_settled_fold(total, low, high, x)]
+    return _settled_fold(total, low, high, x)
+
+
+def instructed_sum(
+    x: Interval, total: Values, dtype: DType, arithmetic: Arithmetic, error: float, steps: int
+) -> Interval:
+    """Return the enclosure of sums of x along its last axis that instructions compute.
+
+    An instruction adds some terms to what came before it, with an error of (terms + 1) times
+    `error` of the largest of these; that is at most the sum of all magnitudes, and the errors
+    before. One that adds zeros alone adds no error.
+
+    Args:
+        x: the terms.
+        total: the oracle's sums.
+        dtype: of the sums.
+        arithmetic: the rules of the computation.
+        error: of the row's result.
+        steps: how many instructions make a sum.
+    """
+    terms = x.value.shape[-1]
+    rounding = error + FORMATS["float64"].unit
+    once = (terms + min(steps, terms)) * rounding
+    relative = once / (1 - once) if once < 1 else math.inf
+    return float_sum(x, total, dtype, arithmetic, relative, error)
 
 
 def _settled_fold(total: Values, low: Values, high: Values, x: Interval) -> Interval:
@@ -98,13 +144,13 @@ def _settled_fold(total: Values, low: Values, high: Values, x: Interval) -> Inte
     return Interval(total, low, high, True, True)
 
 
-def _adds_exactly(values: Values, dtype: DType) -> bool:
-    """Whether sums of `values` need no rounding in any order.
+def _adds_exactly(values: Values, rounding: float) -> bool:
+    """Whether sums of `values` need no rounding in any order, which errs by `rounding`.
 
     So it is where all are multiples of a power of two of which their magnitudes make up no more
-    than the type has digits for.
+    than there are digits for.
     """
-    digits = round(-math.log2(FORMATS[dtype.name].unit))
+    digits = math.floor(-math.log2(rounding))
 
     def fits(part: Values) -> bool:
         size = np.abs(part).sum(-1, keepdims=True)

@@ -78,6 +78,9 @@ STANDARD = Arithmetic()
 TARGET_NAMES = ("cuda", "c", "interpret")
 """Whose functions may be asked for."""
 
+EXECUTING = ("", "cuda")
+"""Targets that execute the instructions of tiles; the others execute their bodies."""
+
 
 def unit(dtype: DType) -> float:
     """Return the unit roundoff of an operation in `dtype`, and of the oracle's in float64."""

@@ -1,8 +1,9 @@
 """Launches without threads: what a program does where an extent of its grid or block is 0.
 
-No thread runs then. The host does what all of them would do, once: statements outside of the loops
-over the threads that there are not, one thread's part of what threads combine, with room for one
-thread in the buffers that have an element a thread.
+No thread runs then. The host does what all of them would do, as if that extent were 1: statements
+outside of the loops over the threads that there are not, one thread's part of what threads combine,
+with room for one thread in the buffers that have an element a thread. What threads along other
+dimensions combine it does as declared, since the bodies of collectives count on the extents.
 
 Before, at M=0: ``for i0 in M: a[0] += x[i0] / v0 = sum(a[0]) over block_x / y[0] = v0``; after, in
 a launch of one thread: ``for i0 in M: a[0] += x[i0] / let v0 = a[0] / y[0] = v0``.
@@ -16,13 +17,17 @@ from dataclasses import replace
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.point_arrays import number
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import GRID_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import (
     ONE,
-    TRUE,
     ZERO,
     Expr,
+    LaunchIndex,
     Load,
+    Op,
     Symbol,
+    all_of,
     integer,
     rewrite,
     substitute,
@@ -75,19 +80,18 @@ def _computes_nothing(program: kir.Program, sizes: Mapping[str, int]) -> bool:
     return all(any(_is_zero(n, sizes) for n in output.shape) for output in program.outputs)
 
 
-def of_the_host(program: kir.Program, sizes: Mapping[str, int]) -> kir.Program | None:
+def of_the_host(program: kir.Program, sizes: Mapping[str, int]) -> kir.Program:
     """Return what the host does at sizes at which a launch of `program` has no thread.
 
-    It is `program` itself where the launch has threads. None where there are several along another
-    dimension, and they combine values: the host does what is declared, which is no statement.
+    It is `program` itself where the launch has threads.
     """
-    extents = [_at(extent, sizes) for _, extent in program.launch]
-    if ZERO not in extents:
+    extents = {dim: _at(extent, sizes) for dim, extent in program.launch}
+    if ZERO not in extents.values():
         return program
+    several = frozenset([dim for dim, extent in extents.items() if extent not in (ZERO, ONE)])
     nodes = [node for node, _ in kir.walk(program.body)]
-    combines = any(isinstance(node, (kir.Collective, kir.Arrive)) for node in nodes)
-    if combines and not {ZERO, ONE}.issuperset(extents):
-        return None
+    bound: dict[Expr, ParallelType] = {LaunchIndex(dim): dim for dim in GRID_DIMENSIONS}
+    bound |= {node.var: node.parallel for node in nodes if isinstance(node, kir.Loop)}
     roomy: dict[Buffer, Buffer] = {}
     made = [node.storage for node in nodes if isinstance(node, kir.Allocate)]
     spaces = [p.buffer for p in program.params if p.kind == "workspace" and p.buffer is not None]
@@ -104,9 +108,12 @@ def of_the_host(program: kir.Program, sizes: Mapping[str, int]) -> kir.Program |
         found = kir.map_expressions(node, lambda value: rewrite(value, loaded))
         match found:
             case kir.Collective():
-                return tuple(_alone(found))
-            case kir.Arrive():
-                return kir.Let(found.var, TRUE, found.origin)
+                return _combined(found, several)
+            case kir.Arrive() if _is_zero(found.count, sizes) or not several:
+                # No block would arrive: the first of those that share the counter is the last.
+                apart = {bound.get(node) for index in found.index for node in walk(index)}
+                shared = [dim for dim in GRID_DIMENSIONS if dim in several and dim not in apart]
+                return kir.Let(found.var, all_of(map(_is_first, shared)), found.origin)
             case kir.Store() | kir.Allocate() if found.storage in roomy:
                 return replace(found, storage=roomy[found.storage])
         return found
@@ -119,6 +126,19 @@ def of_the_host(program: kir.Program, sizes: Mapping[str, int]) -> kir.Program |
         launch=tuple([(d, ONE if _is_zero(e, sizes) else e) for d, e in program.launch]),
         body=kir.map_body(program.body, rule),
     )
+
+
+def _combined(
+    node: kir.Collective, several: frozenset[ParallelType]
+) -> kir.Collective | tuple[kir.Let, ...]:
+    """Return what a collective does where there are several threads along some dimensions only."""
+    if several.isdisjoint(node.dims):
+        return tuple(_alone(node))
+    return replace(node, body=tuple([n for n in node.body if isinstance(n, kir.Barrier)]))
+
+
+def _is_first(dimension: ParallelType) -> Expr:
+    return Op("eq", (LaunchIndex(dimension), ZERO), dtypes.bool_)
 
 
 def _alone(node: kir.Collective) -> Iterator[kir.Let]:

@@ -49,10 +49,11 @@ class Finding:
         kind: "bounds", "claim", "flow", "value", "accumulation", "output", "race", "barrier",
             "arrival", "collective", "alias", "vector", "layout", "scope", "interface" (parameters,
             outputs, memory), "launch" (no block is within the limits), or, as notes, "redundant",
-            "sizes" (where the proof for all sizes ended, and why), "range" (a declared range of
-            data under which it is proved), "factor" (sizes that a launch refuses because an axis is
-            split by what is not 1 or more at them). "range" is no note where data are indices that
-            nothing bounds ("unknown"), or that a declared range lets outside ("refuted").
+            "unique" (data that were declared to choose different elements), "sizes" (where the
+            proof for all sizes ended, and why), "range" (a declared range of data under which it is
+            proved), "factor" (sizes that a launch refuses because an axis is split by what is not 1
+            or more at them). "range" is no note where data are indices that nothing bounds
+            ("unknown"), or that a declared range lets outside ("refuted").
         status: "refuted", "unknown", or "note".
         message: one sentence.
         tensor: whose computation it concerns.

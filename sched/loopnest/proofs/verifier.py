@@ -14,6 +14,7 @@ from loopnest.kir.legal_program import made_twice, program_faults
 from loopnest.kir.legal_tiles import tile_faults
 from loopnest.kir.tiles import without_tiles
 from loopnest.proofs.bounded_proof import enumerated, named
+from loopnest.proofs.collectives.collective_contract import is_declared
 from loopnest.proofs.data_indices import Unbounded
 from loopnest.proofs.empty_launches import empty_sizes, of_the_host
 from loopnest.proofs.interface_checks import interface_faults
@@ -31,6 +32,7 @@ from loopnest.scalar.expr import Symbol
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.recursion import deep
 from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.computed_ranges import distinct_data
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 _log = logging.getLogger("loopnest")
@@ -130,30 +132,37 @@ def verify_program(
     _check_sizes(program, given)
     if any(isinstance(node, kir.Launch) for node in program.body):
         return _verify_launches(program, math, given)
-    wrong = list(tile_faults(program))
+    wrong = [Finding("tile", "refuted", fault) for fault in tile_faults(program)]
+    for node, _ in kir.walk(program.body):
+        if isinstance(node, kir.Collective) and is_declared(node):
+            text = f"the body of {node.name} does not define {node.results[0].name}"
+            wrong.append(Finding("collective", "refuted", text))
+    for fault in program_faults(program):
+        # isl would take such a name for one more size, and prove what no compiler can build.
+        if fault.endswith(_UNBOUND):
+            wrong.append(Finding("scope", "refuted", fault))
     if wrong:
-        return Report("refuted", tuple([Finding("tile", "refuted", f) for f in wrong]))
+        return Report("refuted", tuple(wrong))
     program = without_tiles(program)
-    report = _verify_one(of_the_host(program, given) or program, math, given)
+    report = _verify_one(of_the_host(program, given), math, given)
     symbolic = report.ok and report.scope == (named(given) if given else ALL_SIZES)
+    left: list[str] = []
     for sizes in empty_sizes(program, given) if symbolic else ():
         known = {**given, **sizes}
-        host = of_the_host(program, known)
-        other = None if host is None else _verify_one(host, math, known)
-        if other is not None and other.status == "refuted":
+        other = _verify_one(of_the_host(program, known), math, known)
+        if other.status == "refuted":
             return other
-        if other is None or not other.ok:
-            text = f"there is no proof for {named(known)}, where a launch has no thread"
-            report = replace(report, findings=(*report.findings, Finding("sizes", "note", text)))
-    return report
+        if not other.ok:
+            left.append(named(known))
+    if not left:
+        return report
+    text = f"there is no proof for {'; '.join(left)}, where a launch has no thread"
+    findings = (*report.findings, Finding("sizes", "note", text))
+    return replace(report, findings=findings, scope=f"{report.scope} but {'; '.join(left)}")
 
 
 def _verify_one(program: kir.Program, math: MathSnapshot, given: dict[str, int]) -> Report:
     """Prove that one program of one launch computes `math`."""
-    unbound = [f for f in program_faults(program) if f.endswith(_UNBOUND)]
-    if unbound:
-        # isl would take such a name for one more size, and prove what no compiler can build.
-        return Report("refuted", tuple([Finding("scope", "refuted", f) for f in unbound]))
     twice = made_twice(program)
     if twice:
         # Proofs follow a buffer from where it was made.
@@ -221,7 +230,7 @@ def _shown(
 ) -> Report:
     """Decide what is left where all indices that are data lie inside."""
     hints: list[dict[str, int]] = []
-    ranges = [*trusted_ranges(works), *_refused_factors(model.program)]
+    ranges = [*trusted_ranges(works), *_distinct(math), *_refused_factors(model.program)]
     try:
         with paused():
             notes = prove(model, math, works, exchanges, _valued(model.program, given))
@@ -286,6 +295,13 @@ def trusted_ranges(works: Sequence[Work]) -> list[Finding]:
     """Return a note on each range of data that a proof takes on trust."""
     named = {text: w.tensor.name for w in works for t in w.trusted for text in t.texts}
     return [Finding("range", "note", text, name) for text, name in named.items()]
+
+
+def _distinct(math: MathSnapshot) -> list[Finding]:
+    """Return a note on data that were declared to differ."""
+    named = {source.name: reader.name for source, reader, _ in distinct_data(math)}
+    text = "assuming that the places of {} differ, as declared by unique=True"
+    return [Finding("unique", "note", text.format(i), name) for i, name in named.items()]
 
 
 def _outside(model: Model, works: Sequence[Work], given: Mapping[str, int]) -> Iterator[Finding]:

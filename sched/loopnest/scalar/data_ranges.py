@@ -71,6 +71,27 @@ def first_outside(array: npt.NDArray[Any], low: int, high: int) -> tuple[str, in
     return (str(list(place)) if place else ""), int(array[place])
 
 
+def first_repeated(
+    array: npt.NDArray[Any], axis: int, extent: int
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return two places along `axis` that have the same of 0..extent - 1, the first two; or None.
+
+    They differ in nothing but their place along the axis.
+    """
+    import numpy as np
+
+    rows = np.moveaxis(array, axis, -1)
+    order = np.argsort(rows, axis=-1, kind="stable")
+    found = np.take_along_axis(rows, order, -1)
+    same = (found[..., 1:] == found[..., :-1]) & (found[..., 1:] >= 0) & (found[..., 1:] < extent)
+    places = np.argwhere(same)
+    if not places.size:
+        return None
+    *row, where = [int(n) for n in places[0]]
+    pair = [(*row[:axis], int(order[(*row, n)]), *row[axis:]) for n in (where, where + 1)]
+    return pair[0], pair[1]
+
+
 def allowed_elements(low: int, high: int) -> str:
     """Return what elements a caller may pass."""
     return f"pass elements in {low}..{high - 1}" if low < high else "no element is allowed"

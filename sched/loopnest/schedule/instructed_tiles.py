@@ -194,11 +194,8 @@ def operands_of(
     found: list[_Leaf] = []
     root = [Coordinate(n) for n in range(len(tensor.domain.root))]
     value = _expanded(definition.values[0], definition.reads, root, found)
-    wanted = row.statement.value
-    assert isinstance(wanted, Op)
-    (added,) = [a for a in wanted.args if not isinstance(a, Load) or a.buffer.name != row.result]
     used: dict[str, int] = {}
-    if not _alike(added, value, used):
+    if not _alike(row.added, value, used):
         texts = rewrite(value, lambda node: _named(node, found))
         raise PrimitiveRefused(
             f"{tensor.name} adds up {texts}", f"{row.name} computes {row.behaviour}"

@@ -17,13 +17,16 @@ from loopnest.scalar.expr import Const, Coordinate
 from loopnest.schedulers.iteration_space import reads_parts, reductions, upstream
 from loopnest.schedulers.processor_facts import Processor
 
+FOLDS = ("last_update", "scatter_add", "scatter_max", "scatter_min", "index_add")
+"""The operations whose updates go to elements that data choose."""
+
 COLUMNS = 32
 """Neighbouring columns of a core: two lines of a cache, of float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Scatter:
-    """The sum of a scatter, the axis that data choose, and the pointwise result that reads it."""
+    """The fold of a scatter, the axis that data choose, and the pointwise result that reads it."""
 
     fold: ln.TensorView
     place: int
@@ -41,8 +44,6 @@ def accepts_atomic(fusion: ln.Fusion, processor: Processor) -> bool:
     definition = None if found is None else found.fold.definition
     if found is None or found.fold.dtype.size not in (4, 8) or definition is None:
         return False
-    if definition.op == "scatter":  # its order is kept
-        return False
     fixed = definition.deterministic and found.fold.dtype.is_float
     return found.fold.dtype.compute is found.fold.dtype and not fixed
 
@@ -53,33 +54,21 @@ def _scatter(fusion: ln.Fusion) -> _Scatter | None:
         return None
     (fold,), (output,) = folds, fusion.outputs
     definition = fold.definition
-    if definition is None or definition.op not in ("scatter", "scatter_add", "index_add"):
+    if definition is None or definition.op not in FOLDS:
         return None
-    if len(definition.reads) != 2 or not all(map(_is_made_for_one, definition.producers)):
+    if not all(map(_is_made_for_one, definition.producers)):
         return None
     folded = [n for n, axis in enumerate(fold.root_domain) if axis.is_reduction]
-    chosen = [n for n, i in enumerate(definition.reads[1].indices) if i is Coordinate(folded[0])]
+    chosen = [n for n, i in enumerate(definition.reads[-1].indices) if i is Coordinate(folded[0])]
     if len(folded) != 1 or len(chosen) != 1 or len(fold.root_domain) != len(fold.sizes) + 1:
         return None
     if fold is output:
         return _Scatter(fold, chosen[0], None)
-    if definition.op == "scatter":
-        return _assignment(fold, chosen[0], output)
     others = [t for t in output.producers if t is not fold]
-    plain = all(t.is_input for t in others) and fold.consumers == (output,)
+    plain = all(map(_is_made_for_one, others)) and fold.consumers == (output,)
+    reads = () if output.definition is None else output.definition.reads
+    plain = plain and all(r.producer.is_input for r in reads if r.data)
     return _Scatter(fold, chosen[0], output) if plain and output.ndim == fold.ndim - 1 else None
-
-
-def _assignment(fold: ln.TensorView, place: int, output: ln.TensorView) -> _Scatter | None:
-    """Return a scatter that assigns, whose result chooses by whether there is an update."""
-    assert fold.definition is not None
-    given, value = fold.definition.outputs
-    if len(given.consumers) != 1 or value.consumers != (output,):
-        return None
-    (is_given,) = given.consumers
-    others = [t for t in output.producers if t not in (is_given, value)]
-    plain = is_given.consumers == (output,) and all(t.is_input for t in others)
-    return _Scatter(given, place, output) if plain and output.ndim == given.ndim - 1 else None
 
 
 def _is_made_for_one(tensor: ln.TensorView) -> bool:
@@ -137,6 +126,7 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     if found.result is not None:
         found.result.new_launch()
         _elements(found.result, processor.threads)
+        _inline_operands(found.result, fold)
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -148,9 +138,6 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
         for tensor in fold.definition.outputs:
             tensor.memory = ln.GLOBAL
         found.result.parallelize({0: ln.ParallelType.cpu_parallel})
-        for tensor in fold.consumers:
-            if tensor is not found.result:
-                fusion.inline_most([tensor])
     others = [n for n in range(last) if n != found.place]
     fold.reorder({n: place for place, n in enumerate([*others, last, found.place])})
     if others and not _is_chosen_by_column(fold):
@@ -160,6 +147,15 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     if others:
         fold.parallelize({0: ln.ParallelType.cpu_parallel})
     _compute_updates(fold, read, found.place)
+    if found.result is not None:
+        _inline_operands(found.result, fold)
+
+
+def _inline_operands(result: ln.TensorView, fold: ln.TensorView) -> None:
+    """Compute what a result reads beside the fold where it is read."""
+    own = upstream([t for t in result.producers if t is not fold])
+    for tensor in [t for t in reversed(result.fusion.tensors) if t in own and not t.is_input]:
+        tensor.compute_at(result, -1)
 
 
 def _elements(tensor: ln.TensorView, threads: int) -> None:

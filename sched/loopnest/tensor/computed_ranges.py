@@ -17,9 +17,11 @@ from typing import Literal
 from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, Op, Symbol, integer, walk
+from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Coordinate, Expr, Op, Symbol, integer, walk
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.definition import Distinct
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
 _DEEPEST = 50
@@ -58,6 +60,15 @@ def index_uses(math: MathSnapshot) -> Iterator[IndexUse]:
                 source = math.tensor(reads[found.number].producer)
                 if source is not None:
                     yield IndexUse(source, table, axis, table.logical[axis].extent, reader)
+
+
+def distinct_data(math: MathSnapshot) -> Iterator[tuple[MathTensor, MathTensor, Distinct]]:
+    """Yield what is declared of data that choose elements: the data, who reads them, and what."""
+    for reader in math.tensors:
+        found = reader.definition
+        source = math.tensor(found.reads[0].producer) if found and found.distinct else None
+        if found is not None and found.distinct is not None and source is not None:
+            yield source, reader, found.distinct
 
 
 def data_index(index: Expr) -> Arg | None:
@@ -132,9 +143,43 @@ class ComputedRanges:
         plain = _of_type(tensor.dtype)
         if definition is None:
             return self._input(tensor, plain)
-        if definition.reducer is not None or len(definition.values) != 1:
+        if definition.reducer is not None:
+            # A part of a reduction may have folded no element.
+            chosen = None if tensor.is_factored else self._chosen(tensor, depth)
+            return plain if chosen is None else _joined(plain, chosen)
+        if len(definition.values) != 1:
             return plain
         return self._value(definition.values[0], tensor, depth)
+
+    def _chosen(self, tensor: MathTensor, depth: int) -> Limits | None:
+        """Return the limits of what a reduction chooses from, None where it may make new values.
+
+        Of at least one element the identity is never chosen: combined with a value it gives that.
+        """
+        definition = tensor.definition
+        if definition is None or definition.reducer is None or depth > _DEEPEST:
+            return None
+        mine, size = definition.component, len(definition.values)
+        sides = {Arg(n, tensor.dtype) for n in (mine, mine + size)}
+        folds_some = all(
+            self.at_most(ONE, axis.extent)
+            for axis in tensor.root
+            if axis.kind is IterKind.REDUCTION
+        )
+        if (
+            not folds_some
+            or definition.scan is not None
+            or definition.start is not None
+            or not sides.issuperset(_choices(definition.reducer.combination[mine]))
+        ):
+            return None
+        value = definition.values[mine]
+        if isinstance(value, Arg):
+            part = self.math.tensor(definition.reads[value.number].producer)
+            if part is not None and part.is_factored:
+                same = part.definition and part.definition.reducer == definition.reducer
+                return self._chosen(part, depth + 1) if same else None
+        return self._value(value, tensor, depth + 1)
 
     def _input(self, tensor: MathTensor, plain: Limits) -> Limits:
         """Return the limits of an input: of its type, and those that are declared."""
@@ -149,6 +194,8 @@ class ComputedRanges:
         """Return the limits of an expression in the definition of `tensor`."""
         if depth > _DEEPEST:
             return _of_type(node.dtype)
+        if isinstance(node, Coordinate):
+            return Limits((ZERO,), (self.algebra.sub(tensor.root[node.number].extent, ONE),))
         if node.dtype is dtypes.index:
             size = all(isinstance(n, (Op, Const, Symbol)) for n in walk(node))
             return Limits((node,), (node,)) if size else Limits()
@@ -211,6 +258,15 @@ class ComputedRanges:
 
     def _is_high(self, high: Expr, a: Limits, b: Limits) -> bool:
         return all(any(self.at_most(known, high) for known in side.high) for side in (a, b))
+
+
+def _choices(node: Expr) -> Iterator[Expr]:
+    """Yield the values one of which an expression is."""
+    if isinstance(node, Op) and node.op in ("where", "min", "max"):
+        for arg in node.args[1 if node.op == "where" else 0 :]:
+            yield from _choices(arg)
+    else:
+        yield node
 
 
 def _of_type(dtype: DType) -> Limits:

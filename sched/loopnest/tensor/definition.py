@@ -147,6 +147,19 @@ class Scan:
     segment: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """What is declared of the first read's producer, data that choose elements: no two choose one.
+
+    Args:
+        axis: of the producer; elements that differ in other axes choose different ones.
+        extent: of the axis that is chosen from; an element outside of it chooses none.
+    """
+
+    axis: int
+    extent: Expr
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Definition:
     """The expression that a tensor is the result of.
@@ -165,6 +178,7 @@ class Definition:
             that this one folds in, by atomic operations (`TensorView.atomic`): identities, so that
             no template needs them. None where the loops that fold make the identity themselves.
         deterministic: whether the same bits are asked for each time.
+        distinct: what is declared of data that choose elements.
     """
 
     op: str
@@ -177,6 +191,7 @@ class Definition:
     scan: Scan | None = None
     start: int | None = None
     deterministic: bool = False
+    distinct: Distinct | None = None
     producers: tuple[TensorView, ...] = field(init=False)
     """The tensors read, each once."""
 

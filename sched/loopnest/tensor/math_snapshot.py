@@ -19,7 +19,7 @@ from typing import cast
 from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import IterKind, Memory
+from loopnest.scalar.enums import IterKind, Memory, ParallelType
 from loopnest.scalar.expr import (
     ZERO,
     Arg,
@@ -34,7 +34,7 @@ from loopnest.scalar.pickling import State, dump_table, fields_of, load_table
 from loopnest.scalar.record_text import Field, MemberKind
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
+from loopnest.tensor.definition import Definition, Distinct, Read, Scan, TracedReducer
 from loopnest.tensor.domain import (
     IterDomain,
     Merge,
@@ -84,6 +84,7 @@ class MathDefinition:
         scan: along which axis they fold so far; None where over reduction axes.
         start: the number of the read in whose memory it folds, None where it makes its own start.
         updates: each component after one more element, in terms of `Arg(len(reads) + k)`.
+        distinct: what is declared of the elements of the first read's producer.
     """
 
     op: str
@@ -95,6 +96,7 @@ class MathDefinition:
     updates: tuple[Expr, ...] = ()
     scan: Scan | None = None
     start: int | None = None
+    distinct: Distinct | None = None
 
     @property
     def producers(self) -> tuple[str, ...]:
@@ -121,6 +123,8 @@ class MathTensor:
         role: "input", "output" or "".
         inplace: the input whose memory an output takes, else "".
         strides: of an input that was declared with strides, in elements.
+        instruction: the name of the row that computes it, of a reduction; "": none does.
+        steps: how many of these instructions make an element.
         domain: the axes of the tensor, from which `thaw` makes it again.
     """
 
@@ -133,6 +137,8 @@ class MathTensor:
     role: str = ""
     inplace: str = ""
     strides: tuple[Expr, ...] | None = None
+    instruction: str = ""
+    steps: Expr = ZERO
     domain: TensorDomain | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -273,6 +279,8 @@ def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
             "output" if t in outputs else "input" if t.definition is None else "",
             fusion.inplace[t].name if t in fusion.inplace else "",
             t.strides,
+            t.instruction,
+            _steps(t) if t.instruction else ZERO,
         )
         for t in fusion.tensors
     ]
@@ -289,6 +297,15 @@ def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
     return make
 
 
+def _steps(tensor: TensorView) -> Expr:
+    """Return how many instructions make an element of what one computes."""
+    return tensor.fusion.algebra.product(
+        axis.size
+        for axis in tensor.domain.leaf
+        if axis.is_reduction and axis.parallel is not ParallelType.mma
+    )
+
+
 def snapshot(fusion: Fusion) -> MathSnapshot:
     """Return the math of `fusion` as it is now."""
     return capture(fusion)()
@@ -302,6 +319,8 @@ def _tensor(
     role: str,
     inplace: str,
     strides: tuple[Expr, ...] | None,
+    instruction: str,
+    steps: Expr,
     names: dict[TensorView, str],
 ) -> MathTensor:
     return MathTensor(
@@ -314,6 +333,8 @@ def _tensor(
         role,
         inplace,
         strides,
+        instruction,
+        steps,
         domain,
     )
 
@@ -340,6 +361,7 @@ def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> M
         updates,
         found.scan,
         found.start,
+        found.distinct,
     )
 
 
@@ -395,6 +417,7 @@ def thaw(math: MathSnapshot) -> Fusion:
                 found.reducer,
                 scan=found.scan,
                 start=found.start,
+                distinct=found.distinct,
             )
         made[tensor.name].define(done[found.outputs])
     fusion._inputs = tuple([made[t.name] for t in math.tensors if t.role == "input"])

@@ -512,6 +512,32 @@ LN_OUTSIDE_OF(uint8, uint8_t, 0, UINT8_MAX)
 LN_OUTSIDE_OF(uint16, uint16_t, 0, UINT16_MAX)
 LN_OUTSIDE_OF(uint32, uint32_t, 0, UINT32_MAX)
 
+/* Whether two elements of a line choose the same of 0..extent - 1: each marks what it chooses. What
+ * there is no memory to mark counts as chosen twice. */
+#define LN_REPEATED_OF(name, element)                                                            \
+  static __attribute__((unused, noinline)) bool ln_repeated_##name(                              \
+      const element *x, int64_t count, int64_t stride, int64_t extent) {                         \
+    if (count < 2 || extent < 1) return false;                                                   \
+    char *const marks = (char *)__builtin_calloc((size_t)extent, 1);                             \
+    if (marks == NULL) return true;                                                              \
+    char twice = 0;                                                                              \
+    for (int64_t i = 0; i < count; ++i) {                                                        \
+      const int64_t at = (int64_t)x[i * stride];                                                 \
+      if (at < 0 || at >= extent) continue;                                                      \
+      twice |= marks[at];                                                                        \
+      marks[at] = 1;                                                                             \
+    }                                                                                            \
+    __builtin_free(marks);                                                                       \
+    return twice != 0;                                                                           \
+  }
+LN_REPEATED_OF(int8, int8_t)
+LN_REPEATED_OF(int16, int16_t)
+LN_REPEATED_OF(int32, int32_t)
+LN_REPEATED_OF(int64, int64_t)
+LN_REPEATED_OF(uint8, uint8_t)
+LN_REPEATED_OF(uint16, uint16_t)
+LN_REPEATED_OF(uint32, uint32_t)
+
 /* Scratch memory: one piece a thread, in which every buffer has a fixed place, so that making one
  * costs nothing and memory can run out only before the kernel starts. Sizes saturate. */
 static inline __attribute__((unused)) size_t ln_reserve(size_t *end, int64_t count, size_t width) {

@@ -6,7 +6,7 @@ The outputs of a launch on arrays of the GPU: the caller's, checked, or new ones
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,6 +113,13 @@ class CudaKernel(CompiledKernel[K]):
             )
 
     # Arguments
+
+    def sizes_for(
+        self, program: kir.Program, arrays: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> dict[str, int]:
+        """Return the sizes that arguments give, those on the GPU too; raises as on the host."""
+        with self.driver.current():
+            return super().sizes_for(program, self._viewed(arrays, 0), keywords)
 
     def _viewed(self, arrays: Sequence[Any], stream: Stream) -> list[Any]:
         names = [spec.name for spec in self._inputs]

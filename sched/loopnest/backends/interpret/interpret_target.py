@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from loopnest import kir
 from loopnest.backends.interpret import Interpreter
+from loopnest.errors import KernelFault
 from loopnest.launch.launch_plan import LaunchPlan
+from loopnest.launch.strided_arrays import spread
 from loopnest.launch.target_interface import (
     SEED,
     SWITCH,
@@ -17,6 +21,8 @@ from loopnest.launch.target_interface import (
     TargetOption,
     TargetRow,
 )
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.data_ranges import first_repeated
 
 OPTIONS: Mapping[str, TargetOption] = {
     "thread_order": SEED,
@@ -40,6 +46,7 @@ class Interpreted:
     ) -> None:
         self.options = rest
         self.interpreter = Interpreter(program)
+        self.checks = [check for check in program.index_checks if check.distinct]
         self.thread_order = thread_order
         self.names = [p.name for p in program.params if p.buffer is not None]
         self.scalars = [p.name for p in program.params if p.kind == "scalar"]
@@ -57,7 +64,61 @@ class Interpreted:
         named = dict(zip(self.names, arrays, strict=True))
         visible = {name: array for name, array in named.items() if name not in self.shared}
         values = dict(zip(self.scalars, scalars, strict=True))
+        for check in self.checks:
+            self._check_distinct(check, named, scalars, plan)
         self.interpreter.run(visible, plan.sizes, values, self.thread_order)
+
+    def _check_distinct(
+        self,
+        check: kir.IndexCheck,
+        named: Mapping[str, Array],
+        scalars: Sequence[Any],
+        plan: LaunchPlan,
+    ) -> None:
+        """Look at data that were declared to differ.
+
+        Raises:
+            KernelFault: two of them are the same.
+        """
+        if check.program is not None:
+            values = computed_indices(check, named, scalars, plan)
+        else:
+            param = next(p for p in self.interpreter.program.params if p.name == check.source)
+            values = named[check.source]
+            if param.strides is not None:
+                extents = [[size_value(n, plan.sizes) for n in own]
+                           for own in (param.shape, param.strides)]  # fmt: skip
+                values = spread(values, *extents)
+        found = repeated(check, values, size_value(check.extent, plan.sizes))
+        if found is not None:
+            raise KernelFault(self.interpreter.program.name, *found)
+
+
+def computed_indices(
+    check: kir.IndexCheck,
+    named: Mapping[str, Array],
+    scalars: Sequence[Any],
+    plan: LaunchPlan,
+) -> Array:
+    """Return indices that a kernel computes, of its inputs by name."""
+    assert check.program is not None
+    made = np.empty([size_value(extent, plan.sizes) for extent in check.shape], check.dtype.numpy)
+    inputs = [named[p.name] for p in check.program.params if p.kind == "input"]
+    Interpreted(check.program).run([*inputs, made], scalars, plan)
+    return made
+
+
+def repeated(check: kir.IndexCheck, values: Array, extent: int) -> tuple[str, str] | None:
+    """Return what is wrong with data that were declared to differ, and what is allowed; or None."""
+    found = first_repeated(values, check.axis, extent)
+    if found is None:
+        return None
+    one, other = [f"{check.source}{list(place)}" for place in found]
+    return (
+        f"{one} and {other} are both {values[found[0]]}, but unique=True declares that the places "
+        f"of {check.source} differ",
+        f"pass places that differ along axis {check.axis}, or leave out unique=True",
+    )
 
 
 TARGET = TargetRow("interpret", OPTIONS, Interpreted, checked=True)

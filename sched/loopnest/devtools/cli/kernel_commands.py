@@ -38,7 +38,10 @@ _MOST_DIAGNOSED = 1 << 24
 
 
 def list_kernels(source: Source, spec: str) -> None:
-    """List the kernels of FILE, their sizes, and their schedules with parameters."""
+    """List the kernels of FILE, their sizes, and their schedules with parameters.
+
+    Of a kernel that chooses its schedule by size, the conditions take the place of parameters.
+    """
     wanted, chosen = source.open(spec)
     kernels = source.kernels() if not wanted else (source.named(wanted),)
     if chosen and not any(chosen in kernel.schedules for kernel in kernels):
@@ -46,10 +49,12 @@ def list_kernels(source: Source, spec: str) -> None:
     table = table_of("kernel", "schedule", "parameters", "sizes")
     for kernel in kernels:
         sizes = ", ".join([f"{name}={size}" for name, size in kernel.sizes.items()])
+        conditions = [] if kernel.chosen is None else kernel.chosen.conditions
+        where = dict(zip(kernel.schedules, conditions, strict=False))
         for name in kernel.schedules or ("",):
             if chosen in ("", name):
                 known = kernel.parameters(name)
-                shown = ", ".join([f"{n}={v}" for n, v in known.items()])
+                shown = where.get(name) or ", ".join([f"{n}={v}" for n, v in known.items()])
                 table.add_row(kernel.name, name or "-", shown or "-", sizes or "-")
     print_table(table)
 

@@ -49,6 +49,14 @@ _RIGHT: set[tuple[object, ...]] = set()
 """Bodies that are right in all shapes, whatever their reducer is called."""
 
 
+def is_declared(node: kir.Stmt) -> bool:
+    """Whether a statement is a collective that is done as declared: it has no body but barriers.
+
+    The host does so where a launch has no thread: bodies count on its extents.
+    """
+    return isinstance(node, kir.Collective) and all(isinstance(n, kir.Barrier) for n in node.body)
+
+
 class Body:
     """A collective, whose declaration is to be checked."""
 
@@ -62,6 +70,8 @@ class Body:
         Raises:
             Undecidable: the block is far beyond what a launch may have.
         """
+        if is_declared(self.node):
+            return None
         if min(block) < 1:  # sizes of no launch: loops are split by D - 4, which is negative
             return None
         threads = math.prod(block)
@@ -92,6 +102,8 @@ class Body:
         Raises:
             Undecidable: there are too many shapes, or it depends on more than these.
         """
+        if is_declared(self.node):
+            return None
         given: dict[Expr, int] = {Symbol(name): value for name, value in sizes.items()}
         known = {d: _static(extents.get(d, ONE), sizes) for d in BLOCK_DIMENSIONS}
         free = [d for d, value in known.items() if value is None]

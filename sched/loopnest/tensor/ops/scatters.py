@@ -1,10 +1,11 @@
-"""Updates of elements that data choose: scatter_add, index_add, and scatter, which assigns.
+"""Updates of elements that data choose: scatter_add, index_add, scatter_max, and scatter.
 
 What is added to an element is a sum over all updates, each where its index is that element's and 0
 elsewhere: a reduction like any other, whose order is free. Where its loops over the updates stand
 outside of those over the chosen axis, these run over the one index of the update, so that it goes
 through the updates alone; by atomic operations (`TensorView.atomic`) threads share these out. What
-is assigned is a fold likewise, whose order is kept: it takes the later of two updates.
+is assigned is found by such a fold, too: the largest number of an update that an element has, which
+is the last one, in whatever order they come.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from collections.abc import Sequence
 from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.conditions import le
-from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import TRUE, Arg, Const, Coordinate, Expr, Op, all_of, cast, two_sides
-from loopnest.tensor.definition import Definition, Read, TracedReducer
-from loopnest.tensor.ops import pointwise, reducers
-from loopnest.tensor.ops.construction import Axis, axes_of, fresh_domain
+from loopnest.scalar.expr import ONE, TRUE, ZERO, Arg, Const, Coordinate, Expr, Op, all_of, cast
+from loopnest.tensor.definition import Definition, Distinct, Read
+from loopnest.tensor.ops import conversions, pointwise, reducers
+from loopnest.tensor.ops.construction import Axis, axes_of, define, fresh_domain
 from loopnest.tensor.ops.gathers import checked_indices, fitting, same_rank
 from loopnest.tensor.ops.index_maps import along, compared
 from loopnest.tensor.ops.operands import call_text, fusion_of, kind_text
@@ -61,7 +61,8 @@ def scatter_add(
     """
     call = call_text("scatter_add", (tv, indices, updates, axis))
     place = checked_indices("scatter_add", call, tv, indices, axis)
-    _check_updates(call, tv, updates, deterministic)
+    _check_updates(call, tv, updates, "added")
+    _check_switch(call, "deterministic", deterministic)
     where = _places(call, tv, indices, updates, place)
     folded = axes_of(indices)[place][0]
     return _scattered(
@@ -69,7 +70,86 @@ def scatter_add(
     )
 
 
-def scatter(tv: TensorView, indices: TensorView, updates: TensorView, axis: int) -> TensorView:
+def scatter_max(tv: TensorView, indices: TensorView, updates: TensorView, axis: int) -> TensorView:
+    """Return `tv` with each element the largest of itself and of its updates along `axis`.
+
+    ``scatter_max(x, i, u, 0)`` is x with ``u[r, c]`` at ``(i[r, c], c)`` where that is larger, for
+    all (r, c). A NaN stays, as in `loopnest.max`. The order of the updates does not matter, so that
+    `TensorView.atomic` gives the same bits each time.
+
+    Args:
+        tv: the operand.
+        indices: integers, of the rank of `tv` and no larger along the other axes. What has
+            an index outside of `axis` goes nowhere.
+        updates: of the shape of `indices` and the type of `tv`.
+        axis: of all of them.
+
+    Raises:
+        DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", (3,), ln.float32)
+    ...     i = f.input("i", ("K",), ln.int32)
+    ...     u = f.input("u", ("K",), ln.float32)
+    ...     y = f.output(ln.scatter_max(x, i, u, 0), "y")
+    >>> x, u = np.full(3, 3, np.float32), np.array([1, 2, 4, 8], np.float32)
+    >>> print(ln.evaluate(f, x, np.array([2, 0, 2, 5], np.int32), u))
+    [3. 3. 4.]
+
+    Source: torch.Tensor.scatter_reduce, "amax" with include_self.
+    """
+    return _extremum("scatter_max", tv, indices, updates, axis)
+
+
+def scatter_min(tv: TensorView, indices: TensorView, updates: TensorView, axis: int) -> TensorView:
+    """Return `tv` with each element the least of itself and of its updates along `axis`.
+
+    ``scatter_min(x, i, u, 0)`` is x with ``u[r, c]`` at ``(i[r, c], c)`` where that is less, for
+    all (r, c). A NaN stays, as in `loopnest.min`. The order of the updates does not matter, so that
+    `TensorView.atomic` gives the same bits each time.
+
+    Args:
+        tv: the operand.
+        indices: integers, of the rank of `tv` and no larger along the other axes. What has
+            an index outside of `axis` goes nowhere.
+        updates: of the shape of `indices` and the type of `tv`.
+        axis: of all of them.
+
+    Raises:
+        DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", (3,), ln.float32)
+    ...     i = f.input("i", ("K",), ln.int32)
+    ...     u = f.input("u", ("K",), ln.float32)
+    ...     y = f.output(ln.scatter_min(x, i, u, 0), "y")
+    >>> x, u = np.full(3, 3, np.float32), np.array([1, 2, 4, 8], np.float32)
+    >>> print(ln.evaluate(f, x, np.array([2, 0, 2, 5], np.int32), u))
+    [2. 3. 1.]
+
+    Source: torch.Tensor.scatter_reduce, "amin" with include_self.
+    """
+    return _extremum("scatter_min", tv, indices, updates, axis)
+
+
+def _extremum(
+    name: str, tv: TensorView, indices: TensorView, updates: TensorView, axis: int
+) -> TensorView:
+    call = call_text(name, (tv, indices, updates, axis))
+    place = checked_indices(name, call, tv, indices, axis)
+    _check_updates(call, tv, updates, "ordered")
+    where = _places(call, tv, indices, updates, place)
+    folded = axes_of(indices)[place][0]
+    return _scattered(name, tv, indices, updates, place, folded, (where, where))
+
+
+def scatter(
+    tv: TensorView, indices: TensorView, updates: TensorView, axis: int, unique: bool = False
+) -> TensorView:
     """Return `tv` with each element of `updates` in place of that which `indices` say along `axis`.
 
     ``scatter(x, i, u, 0)`` is x with ``u[r, c]`` at ``(i[r, c], c)``, for all (r, c). Of several
@@ -81,6 +161,9 @@ def scatter(tv: TensorView, indices: TensorView, updates: TensorView, axis: int)
             an index outside of `axis` goes nowhere.
         updates: of the shape of `indices` and the type of `tv`.
         axis: of all of them.
+        unique: declares that no element has two updates. Each launch on "c" looks (LaunchError;
+            `check_indices=False` leaves that out), on "interpret" two updates are a KernelFault,
+            and `loopnest.verify` names the declaration.
 
     Raises:
         DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
@@ -101,46 +184,60 @@ def scatter(tv: TensorView, indices: TensorView, updates: TensorView, axis: int)
     call = call_text("scatter", (tv, indices, updates, axis))
     place = checked_indices("scatter", call, tv, indices, axis)
     _check_types(call, tv, updates)
+    _check_switch(call, "unique", unique)
     where = _places(call, tv, indices, updates, place)
-    axes: list[Axis] = [*axes_of(tv), (axes_of(indices)[place][0], IterKind.REDUCTION)]
-    real = tv.dtype.compute
-    no, nothing = Const(0, dtypes.int32), Const(0, real)
-    chosen, inside = _is_chosen(tv, indices, place), _inside(tv, updates, place)
-    values: list[Expr] = []
-    for value, none in ((Const(1, dtypes.int32), no), (cast(Arg(1, updates.dtype), real), nothing)):
-        found: Expr = Op("where", (chosen, value, none), none.dtype)
-        if inside:
-            found = Op("where", (all_of(inside), found, none), none.dtype)
-        values.append(found)
-    given, last = [
-        TensorView(tv.fusion, fresh_domain(axes), dtype) for dtype in (dtypes.int32, tv.dtype)
-    ]
-    reads = (Read(indices, tuple(where)), Read(updates, tuple(where)))
-    made = Definition(
-        "scatter",
-        (indices, updates),
-        reads,
-        (given, last),
-        tuple(values),
-        _last(real),
-        f"axis={place}",
-    )
-    given.define(made)
-    last.define(made)
-    result = pointwise.where(pointwise.ne(given, 0), last, tv)
-    assert isinstance(result, TensorView)
+    last = _last_update(tv, indices, updates, place, where, unique)
+    # Behind no update at all nothing is read: the nearest number of one does not matter then.
+    size, own = updates.sizes[place], axes_of(tv)
+    algebra = tv.fusion.algebra
+    nearest = algebra.max(cast(Arg(0, last.dtype), dtypes.index), ZERO)
+    read = [along(n, axis) for n, axis in enumerate(own)]
+    read[place] = algebra.min(nearest, algebra.sub(size, ONE))
+    old, new = Arg(1, tv.dtype), Arg(2, tv.dtype)
+    is_given = compared("ge", Arg(0, last.dtype), Const(0, last.dtype))
+    value: Expr = Op("where", (is_given, new, old), tv.dtype)
+    inside = _inside(tv, updates, place)
+    if le(ONE, size, algebra) is not TRUE:
+        inside.append(compared("lt", ZERO, size))
+    if inside:
+        value = Op("where", (all_of(inside), value, old), tv.dtype)
+    along_own = tuple(range(len(own)))
+    reads = (Read.along(last, along_own), Read.along(tv, along_own), Read(updates, tuple(read)))
+    return define(tv.fusion, "scatter", (last, tv, updates), reads, own, tv.dtype, value,
+                  f"axis={place}")  # fmt: skip
+
+
+def _last_update(
+    tv: TensorView,
+    indices: TensorView,
+    updates: TensorView,
+    place: int,
+    where: Sequence[Expr],
+    unique: bool,
+) -> TensorView:
+    """Return for each element of `tv` the number along `place` of its last update; else below 0."""
+    folded = axes_of(indices)[place][0]
+    short = isinstance(folded, Const) and folded.value <= dtypes.int32.greatest
+    kind = dtypes.int32 if short else dtypes.int64
+    reducer = reducers.MAX.of(kind)
+    (none,) = reducer.identity
+    number = cast(Coordinate(len(axes_of(tv))), kind)
+    value: Expr = Op("where", (_is_chosen(tv, indices, place), number, none), kind)
+    inside = _inside(tv, updates, place)
+    if inside:
+        value = Op("where", (all_of(inside), value, none), kind)
+    axes: list[Axis] = [*axes_of(tv), (folded, IterKind.REDUCTION)]
+    result = TensorView(tv.fusion, fresh_domain(axes), kind)
+    note = f"axis={place}" + (", unique=True" if unique else "")
+    distinct = Distinct(place, tv.sizes[place]) if unique else None
+    reads = (Read(indices, tuple(where)),)
+    result.define(
+        Definition(
+            "last_update", (indices,), reads, (result,), (value,), reducer, note,
+            distinct=distinct,
+        )
+    )  # fmt: skip
     return result
-
-
-def _last(dtype: DType) -> TracedReducer:
-    """Return the reducer that keeps the value of the last update: whether there is one, and it."""
-    identity = (Const(0, dtypes.int32), Const(0, dtype))
-    one, other = two_sides([value.dtype for value in identity])
-    none = Op("eq", (other[0], identity[0]), dtypes.bool_)
-    combination = tuple(
-        [Op("where", (none, a, b), b.dtype) for a, b in zip(one, other, strict=True)]
-    )
-    return TracedReducer("last", identity, combination, ordered=True)
 
 
 def index_add(
@@ -178,7 +275,8 @@ def index_add(
     """
     call = call_text("index_add", (tv, axis, indices, updates))
     place = checked_indices("index_add", call, tv, indices, axis)
-    _check_updates(call, tv, updates, deterministic)
+    _check_updates(call, tv, updates, "added")
+    _check_switch(call, "deterministic", deterministic)
     sizes = list(tv.sizes)
     found = f"{updates.name} is {updates.signature}, {indices.name} is {indices.signature}"
     if len(indices.sizes) != 1:
@@ -223,12 +321,15 @@ def _check_types(call: str, tv: TensorView, updates: object) -> None:
         raise DefinitionError(call, found, "both have one type; convert one by ln.cast")
 
 
-def _check_updates(call: str, tv: TensorView, updates: object, deterministic: object) -> None:
+def _check_updates(call: str, tv: TensorView, updates: object, folded: str) -> None:
     _check_types(call, tv, updates)
     if tv.dtype.is_bool:
-        raise DefinitionError(call, f"{tv.name} is bool", "use a type that can be added")
-    if not isinstance(deterministic, bool):
-        raise DefinitionError(call, f"deterministic is {deterministic!r}", "use True or False")
+        raise DefinitionError(call, f"{tv.name} is bool", f"use a type that can be {folded}")
+
+
+def _check_switch(call: str, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise DefinitionError(call, f"{name} is {value!r}", "use True or False")
 
 
 def _scattered(
@@ -239,25 +340,28 @@ def _scattered(
     place: int,
     folded: Expr,
     where: tuple[Sequence[Expr], Sequence[Expr]],
-    deterministic: bool,
+    deterministic: bool = False,
 ) -> TensorView:
-    """Return `tv` and the sum over the last axis of updates whose index is that of the element.
+    """Return `tv` and the fold over the last axis of updates whose index is that of the element.
 
     `where` says at which indices the indices and the updates are read.
     """
     fusion, real = tv.fusion, tv.dtype.compute
+    family, join = _FOLDS.get(name, (reducers.SUM, pointwise.add))
+    reducer = family.of(real)
+    (none,) = reducer.identity
     own = axes_of(tv)
     axes: list[Axis] = [*own, (folded, IterKind.REDUCTION)]
-    zero = Const(0, real)
     value: Expr = Op(
-        "where", (_is_chosen(tv, indices, place), cast(Arg(1, updates.dtype), real), zero), real
+        "where", (_is_chosen(tv, indices, place), cast(Arg(1, updates.dtype), real), none), real
     )
     inside = _inside(tv, updates, place)
     if inside:
-        value = Op("where", (all_of(inside), value, zero), real)
-    result = TensorView(fusion, fresh_domain(axes), tv.dtype)
+        value = Op("where", (all_of(inside), value, none), real)
+    # What no update reaches has the identity, which need not be a number of a narrow type.
+    kind = tv.dtype if family is reducers.SUM else real
+    result = TensorView(fusion, fresh_domain(axes), kind)
     reads = (Read(indices, tuple(where[0])), Read(updates, tuple(where[1])))
-    reducer = reducers.SUM.of(real)
     note = f"axis={place}" + (", deterministic=True" if deterministic else "")
     result.define(
         Definition(
@@ -265,11 +369,17 @@ def _scattered(
             deterministic=deterministic,
         )
     )  # fmt: skip
-    if tv.definition is not None and tv.definition.is_zero:
+    if family is reducers.SUM and tv.definition is not None and tv.definition.is_zero:
         return result
-    total = pointwise.add(tv, result)
+    total = join(tv, result)
     assert isinstance(total, TensorView)
-    return total
+    return total if total.dtype is tv.dtype else conversions.cast(total, tv.dtype)
+
+
+_FOLDS = {
+    "scatter_max": (reducers.MAX, pointwise.maximum),
+    "scatter_min": (reducers.MIN, pointwise.minimum),
+}
 
 
 def _is_chosen(tv: TensorView, indices: TensorView, place: int) -> Expr:
