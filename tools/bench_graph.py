@@ -1,13 +1,14 @@
-"""Time the graph passes on a residual network: `tools/run python tools/bench_graph.py --help`."""
+"""Time the graph passes, and calls at new sizes: `tools/run python tools/bench_graph.py --help`."""
 
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 from rich.console import Console
@@ -27,6 +28,7 @@ and what the step made. Exit status 1 where the partition takes longer than --li
 \b
     tools/run python tools/bench_graph.py
     tools/run python tools/bench_graph.py --growth 3    # by which power of the nodes cse grows
+    tools/run python tools/bench_graph.py --generate 12 # tokens of a decoder, beside inductor
 """
 
 
@@ -44,7 +46,13 @@ and what the step made. Exit status 1 where the partition takes longer than --li
     "--limit", default=1.0, show_default=True, help="Seconds that the partition may take."
 )
 @click.option("--growth", default=0, help="Instead: double the network so often, for cse alone.")
-def main(blocks: int, repeat: int, limit: float, growth: int) -> None:
+@click.option(
+    "--generate", default=0, help="Instead: so many tokens by torch.compile(…, dynamic=True)."
+)
+def main(blocks: int, repeat: int, limit: float, growth: int, generate: int) -> None:
+    if generate:
+        Console().print(_generation(generate, repeat))
+        return
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
     from graph.published import residual_network
 
@@ -60,6 +68,90 @@ def main(blocks: int, repeat: int, limit: float, growth: int) -> None:
         table.add_row(name, f"{seconds * 1e3:.1f}", shown(result))
     Console().print(table)
     sys.exit(int(spent["partition"] > limit))
+
+
+def _generation(tokens: int, repeat: int) -> Table:
+    """Return a table of a decoder that generates tokens behind prompts of new lengths.
+
+    Its cache of keys and values grows by each token, so that each call has sizes never seen before;
+    the second time they are known. Processor time of one thread; least ratios count most.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    backends = ("loopnest", "inductor")
+    runs = {name: torch.compile(_decoder(), backend=name, dynamic=True) for name in backends}
+    spent: dict[tuple[str, str], list[float]] = {}
+    with torch.no_grad():
+        for number in range(2 + 4 * repeat):
+            prompt = torch.randint(0, 256, (1, 5 + (tokens + 2) * number))
+            for name, run in runs.items():
+                for kind in ("new", "known"):
+                    start = time.process_time()
+                    _generate(run, prompt, tokens)
+                    seconds = time.process_time() - start
+                    if number >= 2:  # graphs are captured before
+                        spent.setdefault((name, kind), []).append(seconds)
+    table = Table(
+        "lengths", *[f"{name}, ms" for name in backends], "ratio", title=f"{tokens} tokens"
+    )
+    for kind in ("new", "known"):
+        ours, theirs = spent["loopnest", kind], spent["inductor", kind]
+        ratio = statistics.median([a / b for a, b in zip(ours, theirs, strict=True)])
+        medians = [f"{statistics.median(x) * 1e3:.2f}" for x in (ours, theirs)]
+        table.add_row(kind, *medians, f"{ratio:.2f}")
+    return table
+
+
+def _generate(run: Callable[..., Any], ids: Any, tokens: int) -> None:
+    cache = None
+    for _ in range(tokens):
+        logits, cache = run(ids, cache)
+        ids = logits[:, -1].argmax(-1, keepdim=True)
+
+
+def _decoder(width: int = 64, heads: int = 4, groups: int = 2) -> Callable[..., Any]:
+    """Return a layer of a language model: attention of grouped heads, rotary places, SwiGLU."""
+    import torch
+    import torch.nn.functional as F
+
+    torch.manual_seed(0)
+    own = width // heads
+    shapes = [(width, width), *[(groups * own, width)] * 2, (width, width)]
+    shapes += [(2 * width, width), (2 * width, width), (width, 2 * width)]
+    q, k, v, o, gate, up, down = [torch.randn(shape) * width**-0.5 for shape in shapes]
+    words = torch.randn(256, width)
+    rates = 10000.0 ** (-torch.arange(0, own, 2) / own)
+
+    def norm(x: Any) -> Any:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+    def split(x: Any) -> Any:
+        return x.view(x.shape[0], x.shape[1], -1, own).transpose(1, 2)
+
+    def rotated(x: Any, angles: Any) -> Any:
+        a, b = x.chunk(2, -1)
+        return x * angles.cos() + torch.cat([-b, a], -1) * angles.sin()
+
+    def step(ids: Any, cache: Any) -> Any:
+        past = 0 if cache is None else cache[0].shape[2]
+        places = torch.arange(past, past + ids.shape[1])
+        angles = torch.outer(places, rates).repeat(1, 2)
+        x = F.embedding(ids, words)
+        y = norm(x)
+        keys, values = rotated(split(y @ k.t()), angles), split(y @ v.t())
+        if cache is not None:
+            keys, values = (torch.cat(pair, 2) for pair in zip(cache, (keys, values), strict=True))
+        near, far = (t.repeat_interleave(heads // groups, 1) for t in (keys, values))
+        scores = rotated(split(y @ q.t()), angles) @ near.transpose(2, 3) * own**-0.5
+        hidden = torch.arange(keys.shape[2]) > places[:, None]
+        mixed = scores.masked_fill(hidden, -math.inf).softmax(-1) @ far
+        x = x + mixed.transpose(1, 2).flatten(2) @ o.t()
+        y = norm(x)
+        x = x + (F.silu(y @ gate.t()) * (y @ up.t())) @ down.t()
+        return norm(x[:, -1:]) @ words.t(), (keys, values)
+
+    return step
 
 
 Result = TypeVar("Result")

@@ -18,7 +18,7 @@ from graph_kernels.plan_mutants import (
 )
 from graph_kernels.random_programs import SIZES, RandomProgram
 from loopnest.graph_kernels import runs_by_size
-from loopnest.graph_kernels.plan_proof import lives_of, plan_faults, room_faults
+from loopnest.graph_kernels.plan_proof import ArenaProof, plan_faults
 from loopnest.graph_kernels.step_plan import plan_steps
 
 
@@ -96,7 +96,7 @@ class Judge:
         self.sizes, self.count = sizes, len(fn.graph.outputs)
         self.run = fn._runs.at(tuple([sizes[name] for name in fn._runs.names]))
         self.plan = self.run.plan
-        self.kernels = {node: runner.kernel for node, runner in self.run.runners.items()}
+        self.kernels = fn._runs.kernels_of(self.run.sized)
         self.bodies = bodies_of(self.plan)
         random = np.random.default_rng(0)
         self.feeds = {
@@ -172,7 +172,7 @@ def test_with_sizes_as_symbols_the_verdicts_are_those_at_sizes():
         if storage.kind == "arena":
             storage.offset, used = used, used + -(-storage.bytes // 64) * 64
     plan = replace(plan, arena=used)
-    kernels = {node: runner.kernel for node, runner in fn._runs._runners.items()}
+    kernels = fn._runs._kernels
     at_sizes = dict(mutants(plan))
     verdicts = []
     for name, mutant in mutants(fn._runs.plan):
@@ -273,9 +273,14 @@ def test_rooms_that_a_plan_needs_at_once_are_found_without_its_graph():
     """Whatever the whole proof says of rooms that are moved, theirs is no weaker."""
     fn = compiled(symbolic)
     judge = Judge(fn, sizes_of(fn))
-    lives = lives_of(fn._runs.plan)
-    assert lives == lives_of(judge.plan)
-    assert not room_faults(judge.plan, lives, judge.sizes)
+    proof, sizes = ArenaProof(fn._runs.plan), judge.sizes
+
+    def faults(plan):
+        own = enumerate(plan.storages)
+        places = {n: (s.offset, s.bytes) for n, s in own if s.kind == "arena"}
+        return proof.faults(places, plan.arena, sizes)
+
+    assert not faults(judge.plan)
     rooms = [n for n, s in enumerate(judge.plan.storages) if s.kind == "arena"]
     refuted = 0
     for number in rooms:
@@ -284,11 +289,11 @@ def test_rooms_that_a_plan_needs_at_once_are_found_without_its_graph():
             moved.storages[number].offset = place
             if judge.faults(moved):
                 refuted += 1
-                assert room_faults(moved, lives, judge.sizes)
+                assert faults(moved)
     assert refuted
     moved = copied(judge.plan)
     moved.storages[rooms[0]].offset = 32
-    (fault,) = room_faults(moved, lives, judge.sizes)[:1]
+    (fault,) = faults(moved)[:1]
     count = moved.storages[rooms[0]].bytes
     assert fault.message == (
         f"storage {rooms[0]}, bytes 32 to {32 + count} of an arena of {moved.arena}, is in no "

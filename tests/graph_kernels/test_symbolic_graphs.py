@@ -7,6 +7,8 @@ import loopnest as ln
 import loopnest.graph as G
 from graph_kernels.random_programs import RandomProgram, assert_alike
 from helpers.graph_arrays import feeds
+from loopnest.backends.cpu.launch_table import LaunchTable
+from loopnest.graph_kernels import sized_run
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -55,6 +57,30 @@ def test_the_arena_is_that_of_the_largest_call():
         assert_alike((fn(array),), G.evaluate(graph, {"x": array}), 10)
         assert fn.plan(N=n).arena <= 2 * 4 * n * n
     assert fn._runs.memory.arena.nbytes <= 2 * 4 * 64 * 64
+
+
+def test_runs_at_other_sizes_have_the_tables_of_earlier_ones(monkeypatch):
+    """What sizes change are words alone, each run's own; another machine code needs a table."""
+    made = []
+    monkeypatch.setattr(
+        sized_run, "LaunchTable", lambda *args: made.append(args) or LaunchTable(*args)
+    )
+    x, w = G.var("x", ("N", "D")), G.var("w", ("D", 16))
+    y = G.tanh(x @ w)
+    graph = G.Graph([x, w], [G.softmax(y @ G.transpose(y, (1, 0))), G.sum(x, axis=1)])
+    fn = G.compile(graph, target="c", optimize=0, library=False)
+    random = np.random.default_rng(0)
+    shapes = [((n, d), (d, 16)) for n, d in ((16, 32), (7, 3), (0, 3))]
+    arrays = [[random.normal(size=s).astype(np.float32) for s in pair] for pair in shapes]
+    expected = [G.evaluate(graph, feeds(graph, pair)) for pair in arrays]
+    for number in (0, 1, 2, 1, 0, 2):
+        assert_alike(fn(*arrays[number]), expected[number], 10)
+    before = len(made)
+    assert before
+    for n, d in ((32, 64), (9, 5), (48, 32), (11, 3)):
+        pair = [random.normal(size=s).astype(np.float32) for s in ((n, d), (d, 16))]
+        assert_alike(fn(*pair), G.evaluate(graph, feeds(graph, pair)), 10)
+    assert len(made) == before
 
 
 def test_state_is_shared_by_all_sizes():

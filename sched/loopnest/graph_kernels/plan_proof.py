@@ -18,6 +18,7 @@ import re
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TypeAlias
 
 from loopnest.facade import Kernel
@@ -83,49 +84,67 @@ def plan_faults(
     return _PlanProof(plan, kernels, sizes).faults(results)
 
 
-Lives: TypeAlias = "Mapping[int, tuple[int, int]]"
-"""The first and the last step that each storage is used by; results are read behind the last."""
+Rooms: TypeAlias = "Mapping[int, tuple[int, int]]"
+"""Where storages of the arena begin, by number, and how many bytes each has."""
 
 
-def room_faults(plan: StepPlan, lives: Lives, sizes: Mapping[str, int]) -> list[PlanFault]:
-    """Return what is wrong with the places of storages in the arena; nothing where all is well.
+class ArenaProof:
+    """Holds the places of storages in the arena against when these are needed.
 
-    A plan that computes its graph where each storage is memory of its own does so in these places:
-    storages that share bytes are not needed at one time, from the first step that one of them is
-    written by to what reads it last.
+    A plan that computes its graph where each storage is memory of its own does so in places of the
+    arena too, where storages that share bytes are not needed at one time: from the first step that
+    one of them is written by to what reads it last, which is the same at all sizes.
 
     Args:
-        plan: the plan at sizes.
-        lives: of its storages, by `lives_of`: the same at all sizes.
-        sizes: of it.
+        plan: the plan.
     """
-    rooms: list[tuple[int, int, int]] = []
-    found: list[PlanFault] = []
-    for number, storage in enumerate(plan.storages):
-        if storage.kind != "arena" or number not in lives or not storage.bytes:
-            continue
-        start, end = storage.offset, storage.offset + storage.bytes
-        told = f"storage {number}, bytes {start} to {end} of an arena of {plan.arena},"
-        if start < 0 or start % _LINE or end > plan.arena:
-            found.append(PlanFault("room", f"{told} is in no place for it", "", sizes))
-        for low, high, other in rooms:
-            if low < end and start < high and _at_once(lives[number], lives[other]):
-                message = f"{told} is memory of storage {other} while both are needed"
-                found.append(PlanFault("room", message, "", sizes))
-        rooms.append((start, end, number))
-    return found
+
+    def __init__(self, plan: StepPlan) -> None:
+        uses = [[*step.outputs, *_places(tuple(step.inputs))] for step in plan.steps]
+        uses.append([place for tree in plan.results for place in _places(tree)])
+        uses[-1] += [place for _, place in plan.commits]
+        lives: dict[int, tuple[int, int]] = {}
+        for number, places in enumerate(uses):
+            for place in places:
+                if plan.storages[place.storage].kind == "arena":
+                    born, _ = lives.get(place.storage, (number, number))
+                    lives[place.storage] = born, number
+        self._needed = sorted(lives)
+        self._at_once = [
+            (one, other)
+            for one, other in combinations(self._needed, 2)
+            if _at_once(lives[one], lives[other])
+        ]
+
+    def faults(self, rooms: Rooms, arena: int, sizes: Mapping[str, int]) -> list[PlanFault]:
+        """Return what is wrong with places; nothing where all is well.
+
+        Args:
+            rooms: the places at sizes.
+            arena: its bytes.
+            sizes: these sizes.
+        """
+        found = [
+            f"{_told(n, rooms, arena)}, is in no place for it"
+            for n in self._needed
+            if (room := rooms.get(n, _NOWHERE))[1]
+            and (room[0] < 0 or room[0] % _LINE or room[0] + room[1] > arena)
+        ]
+        for one, other in self._at_once:
+            start, count = rooms.get(one, _NOWHERE)
+            low, length = rooms.get(other, _NOWHERE)
+            if start < low + length and low < start + count and count and length:
+                told = _told(other, rooms, arena)
+                found.append(f"{told}, is memory of storage {one} while both are needed")
+        return [PlanFault("room", message, "", sizes) for message in found]
 
 
-def lives_of(plan: StepPlan) -> Lives:
-    """Return when each storage of a plan is needed."""
-    uses = [[*step.outputs, *_places(tuple(step.inputs))] for step in plan.steps]
-    uses.append([place for tree in plan.results for place in _places(tree)])
-    uses[-1] += [place for _, place in plan.commits]
-    lives: dict[int, tuple[int, int]] = {}
-    for number, places in enumerate(uses):
-        for place in places:
-            lives[place.storage] = lives.get(place.storage, (number, number))[0], number
-    return lives
+_NOWHERE = (-1, 1)
+
+
+def _told(number: int, rooms: Rooms, arena: int) -> str:
+    start, count = rooms.get(number, _NOWHERE)
+    return f"storage {number}, bytes {start} to {start + count} of an arena of {arena}"
 
 
 def _at_once(a: tuple[int, int], b: tuple[int, int]) -> bool:

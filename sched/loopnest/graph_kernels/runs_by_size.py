@@ -18,11 +18,10 @@ from loopnest.graph.node import Node
 from loopnest.graph.program import Graph
 from loopnest.graph.size_binding import bound, graph_sizes, sizes_of_arrays
 from loopnest.graph_kernels.code_gen import Generated
-from loopnest.graph_kernels.plan_proof import PlanFault, lives_of, plan_faults, room_faults
-from loopnest.graph_kernels.plan_records import StepPlan
-from loopnest.graph_kernels.sized_run import SizedRun, StepMemory
+from loopnest.graph_kernels.plan_proof import ArenaProof, PlanFault, plan_faults
+from loopnest.graph_kernels.sized_run import RunForm, SizedRun, StepMemory
 from loopnest.graph_kernels.step_arrays import Runner, StepArrays
-from loopnest.graph_kernels.step_plan import PlansAtSizes, plan_steps
+from loopnest.graph_kernels.step_plan import PlanOfSizes, SizedPlan, plan_steps
 from loopnest.graph_kernels.variable_memory import VariableMemory
 
 MAX_RUNS = 256
@@ -65,11 +64,14 @@ class RunsBySize:
         self.memory = StepMemory(arrays, shared or VariableMemory(arrays, calls.variables))
         self.plan = plan_steps(calls, found, library, len(graph.outputs))
         """The plan of a step, with sizes where the graph has them."""
-        self._plans, self._lives = PlansAtSizes(self.plan), lives_of(self.plan)
-        self._calls, self._runners = calls, runners
-        self._aliases = aliases
-        count, kernels = len(graph.outputs), _kernels_of(runners)
-        self._guarded = guarded and not plan_faults(self.plan, kernels, count, {})
+        self._plans, self._arena_proof = PlanOfSizes(self.plan), ArenaProof(self.plan)
+        self._calls = calls
+        self._kernels = {node: runner.kernel for node, runner in runners.items()}
+        self._form = RunForm(
+            self.subject, target, self.plan, runners, self.names, self.memory, aliases
+        )
+        count, proved = len(graph.outputs), guarded and bool(self.names)
+        self._guarded = proved and not plan_faults(self.plan, self._kernels, count, {})
         """Whether the plan with symbols is proved, and sizes fit: else each plan at sizes is."""
         self.kept: OrderedDict[tuple[int, ...], SizedRun] = OrderedDict()
         """The runs at the sizes of the last calls."""
@@ -121,26 +123,32 @@ class RunsBySize:
     def _planned(self, numbers: tuple[int, ...]) -> SizedRun:
         sizes = dict(zip(self.names, numbers, strict=True))
         try:
-            plan, runners = self._guarded_plan(sizes) if self._guarded else self._bound_plan(sizes)
+            plan = self._guarded_plan(sizes) if self._guarded else self._bound_plan(sizes)
         except GraphError as error:
             raise LaunchError(self.subject, str(error)) from None
-        return SizedRun(self.subject, self.target, plan, runners, sizes, self.memory, self._aliases)
+        return SizedRun(self._form, plan)
 
-    def _bound_plan(self, sizes: Mapping[str, int]) -> tuple[StepPlan, Mapping[Node, Runner]]:
-        """Return the plan of the graph at sizes, and the kernels of its calls."""
+    def _bound_plan(self, sizes: Mapping[str, int]) -> SizedPlan:
+        """Return the plan of the graph at sizes."""
         at_sizes = bound(self._calls, sizes)
-        nodes = at_sizes.nodes
-        runners = {nodes[call]: runner for call, runner in self._runners.items()}
-        plan = self._plans.at(sizes, at_sizes.graph, nodes.__getitem__)
-        count = len(self.graph.outputs)
-        self._require(plan_faults(plan, _kernels_of(runners), count, sizes))
-        return plan, runners
+        found = SizedPlan(self._plans, sizes, at_sizes.graph, at_sizes.nodes.__getitem__)
+        self._require(self._faults(found))
+        return found
 
-    def _guarded_plan(self, sizes: Mapping[str, int]) -> tuple[StepPlan, Mapping[Node, Runner]]:
+    def _guarded_plan(self, sizes: Mapping[str, int]) -> SizedPlan:
         """Return the plan at sizes of the graph with symbols, which has been proved."""
-        plan = self._plans.at(sizes, self._calls, lambda node: node)
-        self._require(room_faults(plan, self._lives, sizes))
-        return plan, self._runners
+        found = SizedPlan(self._plans, sizes, self._calls, lambda node: node)
+        self._require(self._arena_proof.faults(found.rooms, found.arena, sizes))
+        return found
+
+    def _faults(self, found: SizedPlan) -> list[PlanFault]:
+        """Return what is wrong with a plan at sizes."""
+        count = len(self.graph.outputs)
+        return plan_faults(found.plan, self.kernels_of(found), count, found.sizes)
+
+    def kernels_of(self, found: SizedPlan) -> dict[Node, Kernel]:
+        """Return the kernel that each call of a plan at sizes launches."""
+        return {found.node_at(node): kernel for node, kernel in self._kernels.items()}
 
     def _require(self, faults: Sequence[PlanFault]) -> None:
         if faults:
@@ -153,17 +161,10 @@ class RunsBySize:
         Raises:
             LaunchError: a node does not fit at these sizes.
         """
-        count = len(self.graph.outputs)
-        runs = {numbers: self.at(numbers)} if numbers is not None else {**self.kept}
+        runs = [self.at(numbers)] if numbers is not None else [*self.kept.values()]
         faults: list[PlanFault] = []
         if numbers is None and self.names:
-            faults += plan_faults(self.plan, _kernels_of(self._runners), count, {})
-        for own, run in runs.items():
-            sizes = dict(zip(self.names, own, strict=True))
-            faults += plan_faults(run.plan, _kernels_of(run.runners), count, sizes)
+            faults += plan_faults(self.plan, self._kernels, len(self.graph.outputs), {})
+        for run in runs:
+            faults += self._faults(run.sized)
         return faults
-
-
-def _kernels_of(runners: Mapping[Node, Runner]) -> dict[Node, Kernel]:
-    """Return the kernel that each call launches."""
-    return {node: runner.kernel for node, runner in runners.items()}

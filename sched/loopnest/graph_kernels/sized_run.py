@@ -2,13 +2,15 @@
 
 Arrays are NumPy's, or those of another library (`step_arrays`). On "c" the launches that follow
 each other are one call of a table (`launch_table`). What is the same at all sizes (constants,
-variables, the arena) belongs to `StepMemory`. A call goes through
+variables, the arena) belongs to `StepMemory`, and what follows from the steps alone to `RunForm`:
+tables of launches are the same wherever sizes choose the same machine code. A call goes through
 actions: launches of C that are one call, and steps in Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
 from time import perf_counter
@@ -17,7 +19,7 @@ from typing import Any, TypeAlias
 from loopnest.backends.cpu.array_fields import reads_arrays
 from loopnest.backends.cpu.c_target import CompiledC
 from loopnest.backends.cpu.host_call import HostCall
-from loopnest.backends.cpu.launch_table import LaunchTable, TableEntry, words_of
+from loopnest.backends.cpu.launch_table import LaunchTable, TableEntry, Words, words_of
 from loopnest.backends.ready_call import no_memory
 from loopnest.graph.dimensions import at
 from loopnest.graph.node import Node
@@ -25,7 +27,6 @@ from loopnest.graph_kernels.plan_records import (
     PlannedStep,
     ResultTree,
     StepPlan,
-    Storage,
     UpdatedVariable,
     UpdateGroup,
     ValuePlace,
@@ -33,7 +34,9 @@ from loopnest.graph_kernels.plan_records import (
     rounded,
 )
 from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
+from loopnest.graph_kernels.step_plan import SizedPlan
 from loopnest.graph_kernels.variable_memory import StepUpdates, VariableMemory
+from loopnest.launch.launch_plan import LaunchPlan
 from loopnest.launch.target_interface import MISFIT, ArrayForm
 from loopnest.scalar.expr import Expr
 
@@ -55,8 +58,6 @@ class StepMemory:
         self.reserved = 0
         """The bytes of the arena."""
         self._constants: dict[Node, Array] = {}
-        self.entries: dict[int, tuple[PlannedStep, Entry]] = {}
-        """Of steps that are the same at all sizes, by the id of the step."""
 
     def constant(self, node: Node) -> Array:
         """Return the value of a constant, flat."""
@@ -74,15 +75,18 @@ class StepMemory:
         self.arena, self.reserved = self.arrays.room(0), 0
 
 
-class SizedRun:
-    """What a call does where all sizes are known.
+class RunForm:
+    """What the runs of a graph have in common at all sizes.
+
+    A call tells tables words: where inputs lie, then new outputs, then the storages of the plan;
+    then sizes; then the workspace of launches.
 
     Args:
         subject: the call, for errors.
         target: where kernels run.
-        plan: the steps at these sizes.
+        plan: the steps, with sizes where the graph has them.
         runners: the compiled kernel of each call.
-        sizes: the sizes.
+        names: of the sizes.
         memory: what stays from call to call.
         aliases: results that may be memory of an input; others are the caller's own.
     """
@@ -93,71 +97,44 @@ class SizedRun:
         target: str,
         plan: StepPlan,
         runners: Mapping[Node, Runner],
-        sizes: Mapping[str, int],
+        names: Sequence[str],
         memory: StepMemory,
         aliases: frozenset[int] = frozenset(),
     ) -> None:
-        self.plan = plan
-        self._subject, self._target = subject, target
-        self.runners, self._sizes, self._memory = runners, sizes, memory
-        self._arrays = memory.arrays
-        self._address = memory.arrays.address
+        self.subject, self.plan, self.runners, self.memory = subject, plan, runners, memory
         self.inputs = [number for number, s in enumerate(plan.storages) if s.kind == "input"]
         """The storage of each input, in order."""
-        self._made, self._makers = self._new_arrays()
-        front = [*self.inputs, *self._made]
-        self._first = len(front)
+        self.made = [number for number, s in enumerate(plan.storages) if s.kind == "output"]
+        """The storages of outputs that a call makes."""
+        known = {p.storage: p.shape for p in places_in(plan.results) if p.is_plain}
+        self.shapes = {n: known.get(n, (plan.storages[n].elements,)) for n in self.made}
+        """The shape of each."""
+        front = [*self.inputs, *self.made]
+        self.first = len(front)
         self._slots = {number: place for place, number in enumerate(front)}
         """Which words say where inputs lie, then new outputs: what each call tells, in front."""
-        self._told = Struct(f"={len(front)}Q")
-        self._fixed: Memory = []
-        self._nothing: Memory = []
-        self._words = words_of([])
-        self._arena: Array = None
-        self._more: list[int] = []
-        """What stands behind the storages of the plan: sizes, and 0 for workspace."""
-        self._workspace: dict[int, int] = {}
-        """Which words are workspace, and where that begins in the whole of it."""
-        self._workspace_bytes = 0
-        self._calls: list[PlannedStep] = []
-        """Steps that are no entries of a table."""
-        self._actions = self._joined()
-        self._runs = [action.run for action in self._actions]
-        self._seen_storages = {p.storage for p in self._places_of_arrays()}
-        """The storages that are arrays in a call: what kernels of a table read are addresses."""
-        self._results = [(tree, n in aliases) for n, tree in enumerate(plan.results)]
-        self._assigns = bool(plan.commits) or any(s.over is not None for s in plan.storages)
-        self._simple = self._simple_results()
+        self.told = Struct(f"={len(front)}Q")
+        behind = self.first + len(plan.storages)
+        self._size_slots = {name: behind + place for place, name in enumerate(names)}
+        self.count = behind + len(names)
+        """The number of words; launches that are new have workspace behind them."""
+        self._is_c = target == "c"
+        self._launches: dict[tuple[int, CompiledC, int], TableLaunch | None] = {}
+        self._static: dict[int, SizedLaunch] = {}
+        """Launches that are the same at all sizes, by the number of the step."""
+        self._tables: dict[tuple[TableLaunch, ...], TableAction] = {}
+        self.results = [(tree, n in aliases) for n, tree in enumerate(plan.results)]
+        self.assigns = bool(plan.commits) or any(s.over is not None for s in plan.storages)
+        self.simple = self._simple_results()
         """Where results are arrays that the call makes, or updates: a number or items of each."""
-        self.is_table = not self._calls and self._simple is not None
-        """Whether a call runs kernels of C alone, and makes the arrays of its results before."""
-        self.makes_outputs = self.is_table and self._simple == [*range(len(self._made))]
-        """Whether the outputs are arrays that a call makes, and nothing else is done with them."""
-
-    def _places_of_arrays(self) -> Iterator[ValuePlace]:
-        for step in self._calls:
-            yield from (*places_in(step.inputs), *step.outputs, *places_in(step.copies))
-        yield from (*places_in(self.plan.results), *[place for _, place in self.plan.commits])
-
-    def _new_arrays(self) -> tuple[list[int], list[Callable[[], Array]]]:
-        """Return the storages of outputs that a call makes, and what makes each."""
-        shapes = {p.storage: p.shape for p in places_in(self.plan.results) if p.is_plain}
-        found, makers = [], []
-        for number, storage in enumerate(self.plan.storages):
-            if storage.kind == "output":
-                shape = _numbers(shapes.get(number, (storage.elements,)), {})
-                found.append(number)
-                makers.append(self._arrays.maker(shape, storage.dtype))
-        return found, makers
 
     def _simple_results(self) -> list[int | tuple[UpdatedVariable, ...]] | None:
         """Return what the results are, where they are new arrays as they are, or updates alone."""
-        shapes = {p.storage: p.shape for p in places_in(self.plan.results) if p.is_plain}
         found: list[int | tuple[UpdatedVariable, ...]] = []
-        left = dict(zip(self._made, range(len(self._made)), strict=True))
+        left = dict(zip(self.made, range(len(self.made)), strict=True))
         for tree in self.plan.results:
             if isinstance(tree, ValuePlace) and tree.storage in left:
-                if shapes[tree.storage] != tree.shape:
+                if self.shapes[tree.storage] != tree.shape:
                     return None
                 found.append(left.pop(tree.storage))
             elif isinstance(tree, UpdateGroup):
@@ -168,6 +145,126 @@ class SizedRun:
             else:
                 return None
         return None if self.plan.commits else found
+
+    def slot(self, storage: int) -> int:
+        """Return which word says where a storage lies."""
+        return self._slots.get(storage, self.first + storage)
+
+    def launch(self, number: int, sizes: Mapping[str, int]) -> SizedLaunch | None:
+        """Return the launch of a step at sizes; None where it needs more than a call of C."""
+        static = self._static.get(number)
+        if static is not None:
+            return static
+        step = self.plan.steps[number]
+        if not self._is_c or step.made is None or step.copies:
+            return None
+        plan, executable = self.runners[step.node].launch_at(sizes)
+        if plan.is_empty or not isinstance(executable, CompiledC):
+            return None  # what a launch does beyond calling the function
+        key = number, executable, executable.index_bits(plan)
+        if key not in self._launches:
+            self._launches[key] = self._new_launch(step, plan, *key[1:])
+        launch = self._launches[key]
+        if launch is None:
+            return None
+        if not plan.sizes and not launch.spaces:
+            self._static[number] = launch, ()
+        return launch, plan.workspace
+
+    def _new_launch(
+        self, step: PlannedStep, plan: LaunchPlan, executable: CompiledC, bits: int
+    ) -> TableLaunch | None:
+        """Return a step as a launch of a table; None where it is none."""
+        if plan.program.ranges or plan.program.index_checks or step.made is None:
+            return None  # which says what is wrong with its data
+        spaces = [p.buffer for p in plan.program.params if p.kind == "workspace"]
+        if any(b is None or b.kind == "counter" for b in spaces):
+            return None
+        operands = [step.inputs[number] for number in step.made.inputs]
+        overwritten = {output for output, _ in step.made.inplace}
+        own = [p for number, p in enumerate(step.outputs) if number not in overwritten]
+        slots = [self.slot(place.storage) for place in (*places_in(operands), *own)]
+        slots += [self._size_slots[name] for name in plan.sizes]
+        words = range(self.count, self.count + len(spaces))
+        self.count += len(spaces)
+        bytes_of = [b.dtype.size for b in spaces if b is not None]
+        entry = TableEntry(executable.entry(bits), [*slots, *words])
+        return TableLaunch(entry, executable, tuple(zip(words, bytes_of, strict=True)))
+
+    def table(self, launches: Sequence[TableLaunch]) -> TableAction:
+        """Return launches that follow each other as one action."""
+        key = tuple(launches)
+        if key not in self._tables:
+            self._tables[key] = TableAction(key, self.subject)
+        return self._tables[key]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableLaunch:
+    """A launch of a table, wherever sizes choose this machine code.
+
+    Args:
+        entry: the function of C, and which words it takes.
+        kernel: what is launched.
+        spaces: of each workspace its word, and the bytes of an element.
+    """
+
+    entry: TableEntry
+    kernel: CompiledC
+    spaces: tuple[tuple[int, int], ...]
+
+
+SizedLaunch: TypeAlias = "tuple[TableLaunch, tuple[int, ...]]"
+"""A launch, and the elements of each workspace."""
+
+
+class SizedRun:
+    """What a call does where all sizes are known.
+
+    Args:
+        form: what runs at all sizes have in common.
+        sized: the plan at these.
+    """
+
+    def __init__(self, form: RunForm, sized: SizedPlan) -> None:
+        self.form, self.sized = form, sized
+        self._subject, self._memory, self._sizes = form.subject, form.memory, sized.sizes
+        self._arrays, self._storage_rows = form.memory.arrays, form.plan.storages
+        self._address = self._arrays.address
+        self.inputs, self._made, self._told = form.inputs, form.made, form.told
+        self._makers = [
+            self._arrays.maker(sized.shape(shape), self._storage_rows[number].dtype)
+            for number, shape in form.shapes.items()
+        ]
+        self._fixed: Memory = []
+        self._nothing: Memory = []
+        self._words = words_of([])
+        self._arena: Array = None
+        self._workspace: dict[int, int] = {}
+        """Which words are workspace, and where that begins in the whole of it."""
+        self._workspace_bytes = 0
+        self._calls: list[PlannedStep] = []
+        """Steps that are no entries of a table."""
+        self._actions = self._joined()
+        self._runs = [action.run for action in self._actions]
+        self._seen_storages = {p.storage for p in self._places_of_arrays()}
+        """The storages that are arrays in a call: what kernels of a table read are addresses."""
+        self._simple = form.simple
+        self.is_table = not self._calls and self._simple is not None
+        """Whether a call runs kernels of C alone, and makes the arrays of its results before."""
+        self.makes_outputs = self.is_table and self._simple == [*range(len(self._made))]
+        """Whether the outputs are arrays that a call makes, and nothing else is done with them."""
+
+    @property
+    def plan(self) -> StepPlan:
+        """The plan at the sizes."""
+        return self.sized.plan
+
+    def _places_of_arrays(self) -> Iterator[ValuePlace]:
+        for step in self._calls:
+            yield from (*places_in(step.inputs), *step.outputs, *places_in(step.copies))
+        plan = self.form.plan
+        yield from (*places_in(plan.results), *[place for _, place in plan.commits])
 
     def run(self, given: Sequence[Array], places: Sequence[int]) -> tuple[Values, ...]:
         """Run the steps; return the outputs.
@@ -182,7 +279,7 @@ class SizedRun:
         made = self._begun(places)
         memory = self._nothing if self.is_table else self._storages(given, made)
         for run in self._runs:
-            run(memory)
+            run(memory, self._words)
         return self._values(made, memory)
 
     @cached_property
@@ -191,13 +288,14 @@ class SizedRun:
         if not (self.is_table and self._arrays.is_host and len(self._actions) == 1):
             return None
         (action,) = self._actions
-        nodes = [self.plan.storages[number].node for number in self.inputs]
+        nodes = [self._storage_rows[number].node for number in self.inputs]
         if not reads_arrays() or not isinstance(action, TableAction) or None in nodes:
             return None
         known = [node for node in nodes if node is not None]
-        inputs = [ArrayForm(node.dtype.numpy, node.static_shape) for node in known]
-        storages = [self.plan.storages[number] for number in self._made]
-        made = [ArrayForm(s.dtype.numpy, (at(s.elements, {}),), is_written=True) for s in storages]
+        shape = self.sized.shape
+        inputs = [ArrayForm(node.dtype.numpy, shape(node.shape)) for node in known]
+        storages = [self._storage_rows[number] for number in self._made]
+        made = [ArrayForm(s.dtype.numpy, shape((s.elements,)), is_written=True) for s in storages]
         return HostCall(action.table, inputs, made, apart=self._memory.variables.host_range)
 
     def called(self, call: HostCall, arrays: tuple[Any, ...]) -> tuple[Values, ...] | None:
@@ -216,7 +314,7 @@ class SizedRun:
         status = call.run(arrays, made)
         if status == MISFIT:
             return None
-        if self._assigns:
+        if self.form.assigns:
             self._memory.variables.version += 1
         if status:
             raise no_memory(self._subject, WHOSE)
@@ -229,7 +327,7 @@ class SizedRun:
         made = self._begun(places)
         memory = self._nothing if self.is_table else self._storages(given, made)
         for action in self._actions:
-            seconds += action.timed(memory)
+            seconds += action.timed(memory, self._words)
         self._values(made, memory)
         return perf_counter() - start, seconds
 
@@ -239,7 +337,7 @@ class SizedRun:
             self._attach()
         made = [make() for make in self._makers]
         self._told.pack_into(self._words, 0, *places, *map(self._address, made))
-        if self._assigns:
+        if self.form.assigns:
             self._memory.variables.version += 1
         return made
 
@@ -247,8 +345,9 @@ class SizedRun:
         """Return the results, and give variables the new values that lie elsewhere."""
         if self._simple is None:
             taken: set[int] = set()
-            found = tuple([self._result(x, memory, taken, alias) for x, alias in self._results])
-            if self.plan.commits:
+            trees = [(self.sized.tree(tree), alias) for tree, alias in self.form.results]
+            found = tuple([self._result(x, memory, taken, alias) for x, alias in trees])
+            if self.form.plan.commits:
                 self._commit(memory)
             return found
         if self.makes_outputs:
@@ -275,41 +374,40 @@ class SizedRun:
 
     def _attach(self) -> None:
         """Find the storages that stay: again where the arena has moved."""
-        room = rounded(self.plan.arena)
+        room, rooms = rounded(self.sized.arena), self.sized.rooms
         self._memory.reserve(room + self._workspace_bytes)
         self._arena = self._memory.arena
         nothing, address = self._arrays.room(0), self._arrays.address
-        self._fixed = [nothing] * len(self.plan.storages)
-        fixed, start = [0] * len(self.plan.storages), address(self._arena)
-        for number, storage in enumerate(self.plan.storages):
-            owner = storage if storage.over is None else self.plan.storages[storage.over]
-            if owner.kind == "arena" and number not in self._seen_storages:
-                fixed[number] = start + owner.offset
-                continue
-            found = self._place(owner)
-            if found is not None:
-                self._fixed[number], fixed[number] = found, address(found)
-        self._words = words_of([*[0] * self._first, *fixed, *self._more])
+        count, first, start = len(self._storage_rows), self.form.first, address(self._arena)
+        self._fixed = [nothing] * count
+        words = [0] * self.form.count
+        for number, (offset, _) in rooms.items():
+            words[first + number] = start + offset
+        for number, storage in enumerate(self._storage_rows):
+            if storage.kind != "arena" or number in self._seen_storages:
+                found = self._place(number if storage.over is None else storage.over)
+                if found is not None:
+                    self._fixed[number], words[first + number] = found, address(found)
+        words[first + count : first + count + len(self._sizes)] = self._sizes.values()
         for number, offset in self._workspace.items():
-            self._words[number] = start + room + offset
-        for action in self._actions:
-            if isinstance(action, TableAction):
-                action.attach(self._words)
+            words[number] = start + room + offset
+        self._words = words_of(words)
 
-    def _place(self, storage: Storage) -> Array | None:
+    def _place(self, number: int) -> Array | None:
+        storage = self._storage_rows[number]
         if storage.kind == "const" and storage.node is not None:
             return self._memory.constant(storage.node)
         if storage.kind == "state" and storage.node is not None:
             return self._memory.variables.states[storage.node.attrs["variable"]]
-        if storage.kind == "arena" and storage.offset >= 0:
-            offset = storage.offset
-            return self._arrays.piece(self._arena, offset, storage.bytes, storage.dtype)
+        if number in self.sized.rooms:
+            offset, size = self.sized.rooms[number]
+            return self._arrays.piece(self._arena, offset, size, storage.dtype)
         return None
 
     def _seen(self, place: ValuePlace) -> Seen:
         """Return what a place is in a call; kept where its storage stays from call to call."""
         number, arrays = place.storage, self._arrays
-        if self.plan.storages[number].kind not in ("const", "state", "arena"):
+        if self._storage_rows[number].kind not in ("const", "state", "arena"):
             return lambda memory: arrays.seen(memory[number], place)
         source: Array = None
         view: Array = None
@@ -327,7 +425,7 @@ class SizedRun:
         """Return an output as an array of the caller's own."""
         match tree:
             case ValuePlace():
-                kind = self.plan.storages[tree.storage].kind
+                kind = self._storage_rows[tree.storage].kind
                 found = self._arrays.seen(memory[tree.storage], tree)
                 if is_alias and kind == "input":
                     return self._arrays.alias(found)
@@ -344,13 +442,14 @@ class SizedRun:
 
     def _commit(self, memory: Memory) -> None:
         """Write the new values of variables that lie elsewhere: all are read before one is."""
-        places = [place.storage for _, place in self.plan.commits]
-        kinds = [self.plan.storages[number].kind for number in places]
+        commits = self.form.plan.commits
+        places = [place.storage for _, place in commits]
+        kinds = [self._storage_rows[number].kind for number in places]
         kept = [
             self._arrays.copied(memory[number]) if kind == "state" else memory[number]
             for number, kind in zip(places, kinds, strict=True)
         ]
-        for (state, _), value in zip(self.plan.commits, kept, strict=True):
+        for (state, _), value in zip(commits, kept, strict=True):
             self._arrays.overwrite(memory[state], value)
 
     # Steps
@@ -358,29 +457,41 @@ class SizedRun:
     def _joined(self) -> list[TableAction | CallAction]:
         """Return what a call does: launches of C that follow each other are one action."""
         actions: list[TableAction | CallAction] = []
-        table: list[Entry] = []
-        for step in self.plan.steps:
-            fast = self._fast(step)
-            if fast is not None:
-                table.append(fast)
+        table: list[TableLaunch] = []
+        for number, step in enumerate(self.form.plan.steps):
+            found = self.form.launch(number, self._sizes)
+            if found is not None:
+                launch, elements = found
+                table.append(launch)
+                if elements:
+                    self._place_workspace(launch, elements)
                 continue
             if table:
-                actions.append(TableAction(table, self._subject))
+                actions.append(self.form.table(table))
                 table = []
-            self._calls.append(step)
-            actions.append(CallAction(self._slow(step)))
+            sized = self.sized.step(step)
+            self._calls.append(sized)
+            actions.append(CallAction(self._slow(sized, self.form.runners.get(step.node))))
         if table:
-            actions.append(TableAction(table, self._subject))
+            actions.append(self.form.table(table))
         return actions
 
-    def _slow(self, step: PlannedStep) -> Callable[[Memory], None]:
+    def _place_workspace(self, launch: TableLaunch, elements: Sequence[int]) -> None:
+        """Give a launch its workspace. Launches follow each other: all begin at one place."""
+        offset = 0
+        for (word, size), count in zip(launch.spaces, elements, strict=True):
+            self._workspace[word] = offset
+            offset += rounded(size * count)
+        self._workspace_bytes = max(self._workspace_bytes, offset)
+
+    def _slow(self, step: PlannedStep, runner: Runner | None) -> Callable[[Memory], None]:
         """Return a step as a call of a library, or of a compiled kernel."""
         arrays = self._arrays
-        if step.kind == "kernel":
-            run = self._kernel_call(step)
+        if step.kind == "kernel" and runner is not None:
+            run = self._kernel_call(step, runner)
         else:
             run = arrays.without_kernel(step, self._seen, self._sizes)
-        made = [x.storage for x in step.outputs if self.plan.storages[x.storage].kind == "made"]
+        made = [x.storage for x in step.outputs if self._storage_rows[x.storage].kind == "made"]
         if not step.copies and not made:
             return run
 
@@ -389,12 +500,12 @@ class SizedRun:
                 arrays.overwrite(memory[target.storage], memory[source.storage])
             run(memory)
             for number in made:
-                self._words[self._slot(number)] = arrays.address(memory[number])
+                self._words[self.form.slot(number)] = arrays.address(memory[number])
 
         return action
 
-    def _kernel_call(self, step: PlannedStep) -> Callable[[Memory], None]:
-        runner, made = self.runners[step.node], step.made
+    def _kernel_call(self, step: PlannedStep, runner: Runner) -> Callable[[Memory], None]:
+        made = step.made
         assert made is not None
         inputs = [place for number in made.inputs for place in places_in(step.inputs[number])]
         own = [p for p in runner.kernel.program.params if p.kind == "input"]
@@ -417,65 +528,11 @@ class SizedRun:
 
         return run
 
-    def _fast(self, step: PlannedStep) -> Entry | None:
-        """Return a kernel's launch on its storages and sizes; None where it needs more."""
-        known, entry = self._memory.entries.get(id(step), (None, None))
-        if known is step:
-            return entry
-        made = step.made
-        if self._target != "c" or made is None or step.copies:
-            return None
-        plan, executable = self.runners[step.node].launch_at(self._sizes)
-        if plan.is_empty or not isinstance(executable, CompiledC):
-            return None  # what a launch does beyond calling the function
-        if plan.program.ranges or plan.program.index_checks:
-            return None  # which says what is wrong with its data
-        spaces = [p.buffer for p in plan.program.params if p.kind == "workspace"]
-        if any(b is None or b.kind == "counter" for b in spaces):
-            return None
-        operands = [step.inputs[number] for number in made.inputs]
-        overwritten = {output for output, _ in made.inplace}
-        own = [p for number, p in enumerate(step.outputs) if number not in overwritten]
-        slots = [self._slot(place.storage) for place in (*places_in(operands), *own)]
-        slots += map(self._number, plan.sizes.values())
-        rooms = zip(spaces, plan.workspace, strict=True)
-        slots += self._spaces([count * b.dtype.numpy.itemsize for b, count in rooms if b])
-        entry = TableEntry(executable.entry(executable.index_bits(plan)), slots), executable
-        if not plan.sizes and not spaces:
-            self._memory.entries[id(step)] = step, entry
-        return entry
-
-    def _slot(self, storage: int) -> int:
-        """Return which word says where a storage lies."""
-        return self._slots.get(storage, self._first + storage)
-
-    def _number(self, value: int) -> int:
-        """Return the word behind those of the storages of the plan that is a size."""
-        number = self._first + len(self.plan.storages) + len(self._more)
-        self._more.append(value)
-        return number
-
-    def _spaces(self, sizes: Sequence[int]) -> list[int]:
-        """Return words behind those of the storages for a launch's workspace.
-
-        Launches follow each other: all begin at one place.
-        """
-        found, offset = [], 0
-        for size in sizes:
-            number = self._number(0)
-            self._workspace[number] = offset
-            found.append(number)
-            offset += rounded(size)
-        self._workspace_bytes = max(self._workspace_bytes, offset)
-        return found
-
 
 def _numbers(extents: Sequence[int | Expr], sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple([at(extent, sizes) for extent in extents])
 
 
-Entry: TypeAlias = "tuple[TableEntry, CompiledC]"
-"""A launch of a table, and what it launches."""
 WHOSE = "the local buffers of its kernels"
 """What memory is missing for where a launch fails."""
 
@@ -484,30 +541,25 @@ class TableAction:
     """Launches of a table, as a part of a call.
 
     Args:
-        launches: in order, each with what it launches; all of these have the same options.
+        launches: in order; what they launch has the same options.
         subject: the call, for errors.
     """
 
-    def __init__(self, launches: Sequence[Entry], subject: str) -> None:
-        kernels = [kernel for _, kernel in launches]
+    def __init__(self, launches: Sequence[TableLaunch], subject: str) -> None:
+        kernels = [launch.kernel for launch in launches]
         runtime = next((kernel.runtime for kernel in kernels if kernel.runtime), None)
-        own = [launch for launch, _ in launches]
+        own = [launch.entry for launch in launches]
         self.table = LaunchTable(own, kernels[0].threads, runtime)
         self._subject = subject
-        self._words: Any = None
 
-    def attach(self, words: Any) -> None:
-        """Let the following calls find addresses and sizes in `words`."""
-        self._words = words
-
-    def run(self, memory: Memory) -> None:
-        """Run the launches."""
-        if self.table.run(self._words):
+    def run(self, memory: Memory, words: Words) -> None:
+        """Run the launches, which find addresses and sizes in `words`."""
+        if self.table.run(words):
             raise no_memory(self._subject, WHOSE)
 
-    def timed(self, memory: Memory) -> list[float]:
+    def timed(self, memory: Memory, words: Words) -> list[float]:
         """Run the launches; return the seconds of each."""
-        status, seconds = self.table.timed(self._words)
+        status, seconds = self.table.timed(words)
         if status:
             raise no_memory(self._subject, WHOSE)
         return seconds
@@ -517,14 +569,18 @@ class CallAction:
     """A step that Python calls: a library, an evaluation, a kernel that no table takes.
 
     Args:
-        run: the step.
+        step: what it does.
     """
 
-    def __init__(self, run: Callable[[Memory], None]) -> None:
-        self.run = run
+    def __init__(self, step: Callable[[Memory], None]) -> None:
+        self._step = step
 
-    def timed(self, memory: Memory) -> list[float]:
+    def run(self, memory: Memory, words: Words) -> None:
+        """Run the step."""
+        self._step(memory)
+
+    def timed(self, memory: Memory, words: Words) -> list[float]:
         """Run the step; return its seconds."""
         start = perf_counter()
-        self.run(memory)
+        self._step(memory)
         return [perf_counter() - start]

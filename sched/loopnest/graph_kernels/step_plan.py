@@ -11,12 +11,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import TypeAlias
 
 from loopnest.graph.dimensions import Dim, Shape, at
 from loopnest.graph.node import Node, TensorType, TupleType, Type
 from loopnest.graph.program import Graph
 from loopnest.graph.registry import get_attr
-from loopnest.graph.size_binding import graph_sizes
 from loopnest.graph_kernels.code_gen import Generated
 from loopnest.graph_kernels.kernel_groups import VIEWS, is_library
 from loopnest.graph_kernels.plan_records import (
@@ -41,8 +42,12 @@ def plan_steps(graph: Graph, found: Generated, library: bool, results: int) -> S
     return _StepPlanner(graph, found, library).plan(results)
 
 
-class PlansAtSizes:
-    """A plan with sizes as symbols, which becomes plans at sizes.
+Rooms: TypeAlias = "dict[int, tuple[int, int]]"
+"""Where storages of the arena begin, by number, and how many bytes each has."""
+
+
+class PlanOfSizes:
+    """A plan with sizes as symbols, and which of its storages live at once.
 
     Args:
         whole: the plan.
@@ -50,59 +55,83 @@ class PlansAtSizes:
 
     def __init__(self, whole: StepPlan) -> None:
         self.whole = whole
-        self._lives = _lives(whole)
-        self._static = [
-            all(map(_is_static, (*places_in(step.inputs), *step.outputs))) for step in whole.steps
-        ]
-
-    def at(
-        self, sizes: Mapping[str, int], graph: Graph, node_at: Callable[[Node], Node]
-    ) -> StepPlan:
-        """Return the plan at sizes: its steps, and the places of its storages in the arena.
-
-        A step without sizes is the same object at all of them.
-
-        Args:
-            sizes: a value for each size.
-            graph: that the plan at sizes is of.
-            node_at: returns what a step, or a storage, computes or holds at these sizes.
-        """
-        whole, places = self.whole, _PlacesAtSizes(sizes, node_at)
-        steps = tuple(map(places.step, whole.steps, self._static))
-        storages = tuple(map(places.storage, whole.storages))
-        results = tuple(map(places.tree, whole.results))
-        commits = tuple([(state, places.place(place)) for state, place in whole.commits])
-        arena = _laid_out(storages, self._lives)
-        return StepPlan(graph, steps, storages, results, commits, arena)
+        lives = lives_of_storages(whole)
+        arena = [n for n in lives if whole.storages[n].kind == "arena"]
+        self.rivals = {
+            n: [x for x in arena if lives[x][0] <= lives[n][1] and lives[n][0] <= lives[x][1]]
+            for n in arena
+        }
+        """For each storage of the arena those that live while it does."""
 
 
-class _PlacesAtSizes:
-    def __init__(self, sizes: Mapping[str, int], node_at: Callable[[Node], Node]) -> None:
-        self.sizes, self.node_at = sizes, node_at
-        self.known: dict[Dim, int] = {}
+class SizedPlan:
+    """A plan at sizes: the places of its storages in the arena, and each step when asked for it.
 
-    def _number(self, extent: Dim) -> int:
+    Args:
+        plans: the plan with sizes as symbols.
+        sizes: a value for each size.
+        graph: that the plan at sizes is of.
+        node_at: returns what a step, or a storage, computes or holds at these sizes.
+    """
+
+    def __init__(
+        self,
+        plans: PlanOfSizes,
+        sizes: Mapping[str, int],
+        graph: Graph,
+        node_at: Callable[[Node], Node],
+    ) -> None:
+        self.whole, self.sizes, self._graph, self.node_at = plans.whole, sizes, graph, node_at
+        self._known: dict[Dim, int] = {}
+        storages = self.whole.storages
+        self.rooms = _laid_out(
+            {n: self.number(storages[n].elements) * storages[n].dtype.size for n in plans.rivals},
+            plans.rivals,
+        )
+        self.arena = max(
+            [start + rounded(count) for start, count in self.rooms.values()], default=0
+        )
+        """Its size in bytes."""
+
+    @cached_property
+    def plan(self) -> StepPlan:
+        """The plan of `graph`; a step without sizes is the same object at all of them."""
+        whole = self.whole
+        steps = tuple(map(self.step, whole.steps))
+        storages = tuple(map(self._storage, range(len(whole.storages))))
+        results = tuple(map(self.tree, whole.results))
+        commits = tuple([(state, self.place(place)) for state, place in whole.commits])
+        return StepPlan(self._graph, steps, storages, results, commits, self.arena)
+
+    def number(self, extent: Dim) -> int:
+        """Return an extent."""
         if isinstance(extent, int):
             return extent
-        found = self.known.get(extent)
+        found = self._known.get(extent)
         if found is None:
-            found = self.known[extent] = at(extent, self.sizes)
+            found = self._known[extent] = at(extent, self.sizes)
         return found
 
-    def _shape(self, shape: Shape) -> tuple[int, ...]:
-        return tuple(map(self._number, shape))
+    def shape(self, shape: Shape) -> tuple[int, ...]:
+        """Return extents."""
+        return tuple(map(self.number, shape))
 
-    def storage(self, own: Storage) -> Storage:
+    def _storage(self, number: int) -> Storage:
+        own = self.whole.storages[number]
         node = own.node if own.node is None else self.node_at(own.node)
-        return Storage(own.kind, node, self._number(own.elements), own.dtype, over=own.over)
+        offset, _ = self.rooms.get(number, (-1, 0))
+        elements = self.number(own.elements)
+        return Storage(own.kind, node, elements, own.dtype, offset, own.over)
 
     def place(self, place: ValuePlace) -> ValuePlace:
+        """Return a place."""
         if _is_static(place):
             return place
-        strides = None if place.strides is None else self._shape(place.strides)
-        return ValuePlace(place.storage, self._shape(place.shape), place.axes, strides)
+        strides = None if place.strides is None else self.shape(place.strides)
+        return ValuePlace(place.storage, self.shape(place.shape), place.axes, strides)
 
     def tree(self, tree: ResultTree) -> ResultTree:
+        """Return what an output is."""
         match tree:
             case ValuePlace():
                 return self.place(tree)
@@ -110,16 +139,17 @@ class _PlacesAtSizes:
                 return tree
             case UpdateGroup():
                 return UpdateGroup(tuple(map(self.tree, tree.items)))
-        return self.places(tree)
+        return self._places(tree)
 
-    def places(self, tree: PlaceTree) -> PlaceTree:
-        return self.place(tree) if isinstance(tree, ValuePlace) else tuple(map(self.places, tree))
+    def _places(self, tree: PlaceTree) -> PlaceTree:
+        return self.place(tree) if isinstance(tree, ValuePlace) else tuple(map(self._places, tree))
 
-    def step(self, step: PlannedStep, is_static: bool) -> PlannedStep:
+    def step(self, step: PlannedStep) -> PlannedStep:
+        """Return a step."""
         node = self.node_at(step.node)
-        if node is step.node and is_static:
+        if node is step.node and all(map(_is_static, (*places_in(step.inputs), *step.outputs))):
             return step
-        inputs, outputs = [*map(self.places, step.inputs)], [*map(self.place, step.outputs)]
+        inputs, outputs = [*map(self._places, step.inputs)], [*map(self.place, step.outputs)]
         copies = [(self.place(a), self.place(b)) for a, b in step.copies]
         return PlannedStep(node, step.kind, inputs, outputs, step.made, copies, step.reason)
 
@@ -147,11 +177,8 @@ class _StepPlanner:
             if storage.kind == "arena" and place.is_plain:
                 storage.kind = "output"
         commits = self._commits(results)
-        known = not graph_sizes(self.graph)
-        plan = StepPlan(
-            self.graph, tuple(self.steps), tuple(self.storages), results, tuple(commits), 0
-        )
-        return replace(plan, arena=_laid_out(plan.storages, _lives(plan))) if known else plan
+        steps, storages = tuple(self.steps), tuple(self.storages)
+        return StepPlan(self.graph, steps, storages, results, tuple(commits), 0)
 
     # Places
 
@@ -299,7 +326,7 @@ class _StepPlanner:
                 step.inputs[operand] = result
 
 
-def _lives(plan: StepPlan) -> dict[int, tuple[int, int]]:
+def lives_of_storages(plan: StepPlan) -> dict[int, tuple[int, int]]:
     """Return the first and the last step that each storage is used by."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
@@ -314,14 +341,24 @@ def _lives(plan: StepPlan) -> dict[int, tuple[int, int]]:
     return {number: (start, last[number]) for number, start in first.items()}
 
 
-def _laid_out(storages: Sequence[Storage], lives: Mapping[int, tuple[int, int]]) -> int:
-    """Give each storage of the arena its offset; return the size of the arena."""
-    arena = _Arena()
-    wanted = {n: s.bytes for n, s in enumerate(storages) if s.kind == "arena" and n in lives}
+def _laid_out(wanted: Mapping[int, int], rivals: Mapping[int, Sequence[int]]) -> Rooms:
+    """Return a place for each storage of the arena.
+
+    Args:
+        wanted: the bytes of each storage.
+        rivals: which storages live while another does.
+    """
+    rooms: Rooms = {}
     # Largest first: small ones find gaps between large ones, seldom the other way round.
     for number in sorted(wanted, key=lambda n: (-wanted[n], n)):
-        storages[number].offset = arena.take(wanted[number], lives[number])
-    return arena.size
+        start, count = 0, wanted[number]
+        length = rounded(count)
+        for low, taken in sorted([rooms[n] for n in rivals[number] if n in rooms]):
+            if low - start >= length:
+                break
+            start = max(start, low + rounded(taken))
+        rooms[number] = start, count
+    return rooms
 
 
 def _storages(tree: PlaceTree) -> set[int]:
@@ -358,28 +395,3 @@ def _sorted(before: Sequence[set[int]]) -> list[int]:
             if not left[other]:
                 heapq.heappush(ready, other)
     return order
-
-
-class _Arena:
-    """Memory that is taken for a time; the largest pieces are placed first, each lowest."""
-
-    def __init__(self) -> None:
-        self._taken: list[tuple[int, int, tuple[int, int]]] = []
-        self.size = 0
-
-    def take(self, count: int, life: tuple[int, int]) -> int:
-        """Return the lowest offset of `count` bytes that are free from one step to another."""
-        length = rounded(count)
-        rivals = [
-            (start, end)
-            for start, end, (born, dies) in self._taken
-            if born <= life[1] and life[0] <= dies
-        ]
-        place = 0
-        for start, end in sorted(rivals):
-            if start - place >= length:
-                break
-            place = max(place, end)
-        self._taken.append((place, place + length, life))
-        self.size = max(self.size, place + length)
-        return place
