@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import loopnest as ln
+from helpers.mma_gemm import mma_gemm
 from loopnest.devtools.trial_sizes import tiles_of, trial_sizes
 from loopnest.facade import lower
 from loopnest.kir import parse as parse_nest
@@ -49,6 +50,12 @@ def test_sizes_fulfil_the_assumptions():
     found = list(trial_sizes(lower(f).program))
     assert len(found) >= 2
     assert all(sizes["N"] % 12 == 0 and sizes["D"] >= 9 for sizes in found)
+
+
+def test_kernels_with_tiles_are_run_at_whole_ones():
+    found = list(trial_sizes(lower(mma_gemm("mma.m16n8k16.f32.f16", tiles=(1, 1, 1))).program))
+    assert found
+    assert all(sizes["M"] % 16 == sizes["N"] % 8 == sizes["K"] % 16 == 0 for sizes in found)
 
 
 def test_static_sizes_are_run_as_they_are():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import loopnest as ln
 from loopnest import kir
 from loopnest.backends.interpret import Interpreter
 from loopnest.kir.legal_program import program_faults
@@ -78,6 +79,13 @@ def test_the_text_is_read_back() -> None:
 def test_no_tile(old: str, new: str, fault: str) -> None:
     assert old in TEXT
     assert fault in program_faults(kir.parse(TEXT.replace(old, new)))
+
+
+@pytest.mark.parametrize(("old", "new", "fault"), FAULTS)
+def test_no_tile_is_a_fault_when_it_runs(old: str, new: str, fault: str) -> None:
+    with pytest.raises(ln.KernelFault) as caught:
+        Interpreter(kir.parse(TEXT.replace(old, new))).run({}, {}, {})
+    assert str(caught.value) == f"g: {fault}"
 
 
 def test_no_such_instruction() -> None:

@@ -10,6 +10,7 @@ from loopnest.kir import (
     Program,
     Stmt,
     Store,
+    map_body,
 )
 from loopnest.kir import walk as statements
 from loopnest.kir.buffers import Buffer
@@ -19,8 +20,10 @@ from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
     Const,
     Expr,
+    Load,
     Op,
     integer,
+    rewrite,
 )
 from mutation.interfaces import retyped
 from mutation.mutant import Mutant
@@ -74,8 +77,40 @@ def _of_swizzles(program: Program, buffer: Buffer, node: Stmt) -> Iterator[Mutan
             yield Mutant("swizzle", text, replaced(program, store, new_store), store)
 
 
+def _of_stages(program: Program, buffer: Buffer, node: Stmt) -> Iterator[Mutant]:
+    """Yield a buffer of a stage less, in which the stages follow each other all the same."""
+    fewer = integer(buffer.stages - 1)
+
+    def turned(value: Expr) -> Expr | None:
+        is_turn = isinstance(value, Op) and value.op == "mod" and value.args[1] is stages
+        return Op("mod", (value.args[0], fewer), dtypes.index) if is_turn else None
+
+    def rule(value: Expr) -> Expr | None:
+        if isinstance(value, Load) and value.buffer is buffer:
+            return Load(buffer, tuple([rewrite(i, turned) for i in value.args]), value.flat)
+        return None
+
+    def of_node(other: Stmt) -> Stmt:
+        if not isinstance(other, Store):
+            return other
+        index = other.index
+        if other.storage is buffer:
+            index = tuple([rewrite(i, turned) for i in index])
+        return replace(other, index=index, value=rewrite(other.value, rule))
+
+    stages = integer(buffer.stages)
+    changed = program.with_body(map_body(program.body, of_node))
+    shape = (fewer, *buffer.shape[1:])
+    size = Op("mul", (fewer, buffer.strides[0]), dtypes.index)
+    new = replace(buffer, shape=shape, size=size, stages=buffer.stages - 1)
+    text = f"{buffer.name} a stage less"
+    yield Mutant("flight", text, with_buffer(changed, buffer, new), node)
+
+
 def of_allocation(program: Program, node: Allocate) -> Iterator[Mutant]:
     yield from of_buffer(program, node.storage, node)
+    if node.storage.stages > 1:
+        yield from _of_stages(program, node.storage, node)
     yield from _of_swizzles(program, node.storage, node)
     for dtype in _TYPES.get(node.storage.dtype.name, ()):
         text = f"{node.storage.name} of {dtype} instead of {node.storage.dtype}"

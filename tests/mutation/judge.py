@@ -36,7 +36,7 @@ from mutation.reasons import explain
 from mutation.subjects import MOST_POINTS, Subject, Trial
 
 SEEDS = (0, 1)
-CLASSES = ("race", "bounds", "undefined", "divergence", "unwritten")
+CLASSES = ("race", "bounds", "undefined", "divergence", "unwritten", "lane")
 """Broken rules that the sanitizer must see; an "equal race" is counted apart."""
 
 DECLARED = ("claim", "type", "interface")

@@ -32,8 +32,9 @@ from mutation.memory import UNDEFINED, Storage
 
 WARP = 32
 
-RULES = ("bounds", "undefined", "race", "equal race", "divergence", "unwritten", "scope")
-"""What may be broken. "equal race": threads store one equal value, without an order."""
+RULES = ("bounds", "undefined", "race", "equal race", "divergence", "unwritten", "lane", "scope")
+"""What may be broken. "equal race": threads store one equal value, without an order. "lane": a
+thread accesses another lane's element of WARP memory outside of a tile, or another warp's."""
 
 
 @dataclass
@@ -69,8 +70,9 @@ class Block:
 class Thread:
     """A thread: a generator that stops where threads must come together."""
 
-    __slots__ = ("answer", "at", "atomic", "block", "groups", "instances", "machine", "number",
-                 "steps", "trace", "waits", "warp", "warp_epoch")  # fmt: skip
+    __slots__ = ("answer", "at", "atomic", "block", "groups", "instances", "lane", "machine",
+                 "number", "steps", "tile", "trace", "waits", "warp", "warp_epoch",
+                 "warps")  # fmt: skip
 
     def __init__(self, machine: Machine, block: Block, number: int) -> None:
         self.machine, self.block, self.number = machine, block, number
@@ -81,6 +83,9 @@ class Thread:
         """The number of the buffer that the thread is updating in one step."""
         self.groups: list[list[Callable[[], None]]] = [[]]
         """What lands with each group of copies; the last one is open."""
+        self.lane, self.tile = 0, False
+        self.warps: tuple[int, ...] = ()
+        """The index that the thread has of the axes for warps in WARP buffers."""
         self.waits: tuple[Any, ...] | None = None
         self.answer: object = None
         self.instances: dict[int, int] = {}
@@ -93,6 +98,14 @@ class Thread:
         """Note a load of an element that was never stored; return garbage."""
         self.machine.broke("undefined", self, self.machine.buffers[number], index)
         return self.machine.garbage(self.machine.buffers[number].dtype)
+
+    def look(self, number: int, index: Sequence[int]) -> None:
+        """Note an access to an element of WARP memory that is another lane's or another warp's."""
+        buffer = self.machine.buffers[number]
+        own = index[int(buffer.stages > 1) :]
+        if own[: len(self.warps)] == self.warps and (self.tile or own[-2:-1] == (self.lane,)):
+            return
+        self.machine.broke("lane", self, buffer, index)
 
     def outside(self, number: int, index: Sequence[int], held: Sequence[Any], place: int) -> object:
         """Note a load out of bounds; return what lies there, or garbage."""

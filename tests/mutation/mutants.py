@@ -26,6 +26,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    Tile,
     Wait,
 )
 from loopnest.kir import walk as statements
@@ -44,6 +45,7 @@ from mutation.thread_mutants import (
     of_loop,
     of_one_launch,
     of_shuffle,
+    of_tile,
     of_wait,
     swapped_neighbours,
     swapped_threads,
@@ -61,7 +63,7 @@ CORE = frozenset({
 KINDS = CORE | {
     "launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias", "redirect", "clobber",
     "type", "interface", "values", "constant", "operation", "swizzle", "atomic",
-    "flight",
+    "flight", "tile",
 }  # fmt: skip
 """All kinds.
 
@@ -71,7 +73,7 @@ identity    start a reduction from another value, or fill a copy with it
 store       drop any other store
 index       drop or change a term of an index of a store or a load
 claim       change what a statement declares: the coordinate of a store, the threads of a collective
-            or which of its results is which
+            or which of its results is which, the instruction and the operands of a tile
 bound       a loop that runs once more or less
 buffer      one element less along an axis
 threads     swap two launch dimensions
@@ -93,6 +95,7 @@ interface   what a caller sees: parameters, their types and order, outputs, memo
 constant    another literal in a value
 operation   another operation in a value
 flight      copies in flight: an issue, a commit or a wait dropped or moved, a wait for more or less
+tile        drop it, run its body without it, put it under a test; digits of a fragment swapped
 atomic      a load, a computation and a store in place of an update in one step
 """
 
@@ -153,6 +156,7 @@ _OF: Mapping[type[Stmt], Callable[[Program, Any], Iterator[Mutant]]] = {
     Issue: of_issue,
     Commit: of_commit,
     Wait: of_wait,
+    Tile: of_tile,
     Launch: of_one_launch,
 }
 """What may be changed in a statement of each class."""

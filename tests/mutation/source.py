@@ -20,8 +20,9 @@ from loopnest.kir.nest_text import nest_lines
 from loopnest.numerics.float64_math import APPLY, rounded
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import FLOATS, INTEGERS, DType
-from loopnest.scalar.enums import Memory
+from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
+    ONE,
     Const,
     Expr,
     Index,
@@ -37,6 +38,7 @@ Layout = tuple[tuple[int, ...], tuple[int, ...], int]
 
 _PLACES = {"grid_x": "gx", "grid_y": "gy", "grid_z": "gz",
            "block_x": "bx", "block_y": "by", "block_z": "bz"}  # fmt: skip
+_WARPS = (ParallelType.block_z, ParallelType.block_y)
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitand": "&", "bitor": "|", "bitxor": "^"}
 _FAST: Mapping[str, Callable[[float], float]] = {
@@ -120,6 +122,7 @@ class _Writer:
             self._access(number)
         self.lines.append("def thread(M, T, G, gx, gy, gz, bx, by, bz):")
         self.lines.append(" if False: yield")
+        self.lines.append(f" T.lane = bx; T.warps = {self._warps()}")
         for number, buffer in enumerate(self.buffers):
             if buffer.memory is Memory.GLOBAL:
                 self.lines.append(f" m{number} = G[{number}]")
@@ -128,6 +131,12 @@ class _Writer:
         exec(compile("\n".join(self.lines), f"<{self.program.name}>", "exec"), space)
         thread: Callable[..., Iterator[Any]] = space["thread"]
         return thread
+
+    def _warps(self) -> str:
+        """Return the index that a thread has of the axes for warps in WARP buffers."""
+        launch = dict(self.program.launch)
+        used = [f"{_PLACES[d.value]}, " for d in _WARPS if launch.get(d, ONE) is not ONE]
+        return f"({''.join(used)})"
 
     # Accesses
 
@@ -151,14 +160,18 @@ class _Writer:
         held = "m" if plain else "m.values"
         args, test = ", ".join(index), " and ".join(inside)
         name = self.buffers[number].name
+        held_by_lanes = self.buffers[number].memory is Memory.WARP
+        lane = [f" T.look({number}, ({args},))"] if held_by_lanes else []
         self.lines += [
             f"def L{mark}{number}(T, m, {args}):",
+            *lane,
             f" e = {place}",
             f" if {test}:",
             "  v = m[e]" if plain else "  v = m.read(T, e)",
             f"  return T.undefined({number}, {args}) if v is U else v",
             f" return T.outside({number}, ({args},), {held}, e)",
             f"def S{mark}{number}(T, m, v, {args}):",
+            *lane,
             f" e = {place}",
             f" if T.trace is not None: T.trace.append(({name!r}, e, v))",
             f" if {test}:",
@@ -192,7 +205,7 @@ class _Writer:
                 self._body(node.orelse, depth + 1, loops)
             case kir.Allocate():
                 number = self.numbers[node.storage]
-                shared = node.storage.memory is Memory.SHARED
+                shared = node.storage.memory in (Memory.SHARED, Memory.WARP)
                 made = f"T.shared({number})" if shared else f"[U] * {self.layouts[number][2]}"
                 put(f"{pad}m{number} = {made}")
             case kir.Store():
@@ -210,10 +223,23 @@ class _Writer:
                 put(f"{pad}{self.name(node.var)} = yield {wait}, 'shuffle', {offer})")
             case kir.Arrive():
                 self._arrive(node, pad, loops)
-            case kir.Collective():
-                self._body(node.body, depth, loops)
+            case kir.Collective() | kir.Tile():
+                self._together(node, depth, pad, loops)
             case _:
                 assert_never(node)
+
+    def _together(
+        self, node: kir.Collective | kir.Tile, depth: int, pad: str, loops: tuple[str, ...]
+    ) -> None:
+        """Run a body; that of a tile between barriers of the warp, whose lanes share elements."""
+        if isinstance(node, kir.Collective):
+            self._body(node.body, depth, loops)
+            return
+        self.lines.append(f"{pad}yield {self._wait('warp', node, loops)}, 'barrier')")
+        self.lines.append(f"{pad}T.tile = True")
+        self._body(node.body, depth, loops)
+        self.lines.append(f"{pad}T.tile = False")
+        self.lines.append(f"{pad}yield {self._wait('warp', node, loops)}, 'barrier')")
 
     def _store(self, node: kir.Store, pad: str) -> None:
         value = _converted(self.text(node.value), node.value.dtype, node.storage.dtype)

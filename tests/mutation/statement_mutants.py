@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 
 from loopnest.kir import (
     If,
@@ -14,6 +15,7 @@ from loopnest.kir import (
     Store,
 )
 from loopnest.scalar import dtypes
+from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
     Const,
     Expr,
@@ -86,7 +88,13 @@ def of_store(program: Program, node: Store) -> Iterator[Mutant]:
             changed = (*node.index[:place], other, *node.index[place + 1 :])
             text = f"store {node.storage.name}: {name}"
             yield Mutant("index", text, replaced(program, node, replace(node, index=changed)), node)
-    for kind, text, value in (*values(node.value), *_other_math(node.value)):
+    for place, index in enumerate(node.index) if node.storage.memory is Memory.WARP else ():
+        for name, other in _swapped_digits(index):
+            changed = (*node.index[:place], other, *node.index[place + 1 :])
+            text = f"store {node.storage.name}: {name}"
+            yield Mutant("tile", text, replaced(program, node, replace(node, index=changed)), node)
+    other_values = (*values(node.value), *_other_math(node.value), *_of_lanes(node))
+    for kind, text, value in other_values:
         yield Mutant(kind, text, replaced(program, node, replace(node, value=value)), node)
     for place, index in enumerate(node.coordinate):
         if isinstance(index, Const) or node.role == "fill":
@@ -204,6 +212,42 @@ def indices(index: Expr) -> Iterator[tuple[str, Expr]]:
         yield f"{index} with 0 for {data}", substitute(index, {data: Const(0, data.dtype)})
     for number in dict.fromkeys(n for n in walk(index) if isinstance(n, Const) and n.value > 1):
         yield f"{index} with {number} + 1", substitute(index, {number: integer(number.value + 1)})
+
+
+def _of_lanes(node: Store) -> Iterator[tuple[str, str, Expr]]:
+    """Yield (kind, text, other value): digits swapped in a load from or for WARP memory."""
+    for load in dict.fromkeys(n for n in walk(node.value) if isinstance(n, Load)):
+        if Memory.WARP not in (load.buffer.memory, node.storage.memory):
+            continue
+        for place, index in enumerate(load.args):
+            for name, other in _swapped_digits(index):
+                changed = (*load.args[:place], other, *load.args[place + 1 :])
+                new = substitute(node.value, {load: Load(load.buffer, changed, load.flat)})
+                yield "tile", f"load {load.buffer.name}: {name}", new
+
+
+def _swapped_digits(index: Expr) -> Iterator[tuple[str, Expr]]:
+    """Yield an index with the factors of two of its digits in each other's place."""
+    digits = list(_digits(index))
+    for (one, n), (two, m) in combinations(digits, 2):
+        if n != m:
+            changed = [(d, m if d is one else n if d is two else f) for d, f in digits]
+            terms = [Op("mul", (d, integer(f)), dtypes.index) for d, f in changed]
+            total: Expr = terms[0]
+            for term in terms[1:]:
+                total = Op("add", (total, term), dtypes.index)
+            yield f"digits of {n} and {m} in {index} swapped", total
+
+
+def _digits(index: Expr) -> Iterator[tuple[Expr, int]]:
+    """Yield the terms of a sum, each with its constant factor."""
+    if isinstance(index, Op) and index.op == "add":
+        for part in index.args:
+            yield from _digits(part)
+    elif isinstance(index, Op) and index.op == "mul" and isinstance(index.args[1], Const):
+        yield index.args[0], int(index.args[1].value)
+    elif not isinstance(index, Const):
+        yield index, 1
 
 
 def of_let(program: Program, node: Let) -> Iterator[Mutant]:

@@ -67,7 +67,8 @@ def texts(kind: str, nest: str = NEST) -> list[str]:
 @pytest.mark.parametrize(
     "kind",
     sorted(
-        KINDS - {"claim", "init", "identity", "clobber", "values", "swizzle", "atomic", "flight"}
+        KINDS
+        - {"claim", "init", "identity", "clobber", "values", "swizzle", "atomic", "flight", "tile"}
     ),
 )
 def test_each_kind_is_made_and_changes_the_nest(kind: str) -> None:
@@ -91,6 +92,56 @@ def test_copies_in_flight_are_changed() -> None:
     assert {text for text in found if text.startswith(("raise", "lower"))} == {
         "raise commit", "lower commit", "lower wait"
     }  # fmt: skip
+
+
+TILES = (
+    ("flight", "drop wait", "undefined"),
+    ("flight", "drop commit", "undefined"),
+    ("flight", "wait 2 instead of 1", "undefined"),
+    ("flight", "lower wait", "undefined"),
+    ("flight", "T7 a stage less", "race"),
+    ("flight", "T8 a stage less", "race"),
+    ("barrier", "remove barrier block", "undefined"),
+    ("tile", "tile only where block_x is 0", "divergence"),
+    ("tile", "tile only where block_y is 0", ""),
+    ("tile", "drop tile", ""),
+    ("tile", "the body without a tile", "race"),
+    ("tile", "load T9: digits of 4 and 1 in", ""),
+    ("tile", "load T9: digits of 4 and 2 in", ""),
+    ("tile", "load T10: digits of 8 and 4 in", ""),
+    ("tile", "load T8: digits of 8 and 4 in", ""),
+    ("claim", "claim of tile: mma.m16n8k16.f32.bf16 instead of mma.m16n8k16.f32.f16", ""),
+    ("claim", "claim of tile: mma.m16n8k8.f32.tf32 instead of mma.m16n8k16.f32.f16", ""),
+    ("claim", "claim of tile: operands a and b for each other", ""),
+    ("claim", "claim of tile: T9 in other registers", ""),
+    ("claim", "claim of tile: T10 in other registers", ""),
+)
+"""Mutants of `product@flying`: kind, text, and the rule that breaks; empty: results differ, or what
+is declared is not so."""
+
+
+@pytest.mark.parametrize(("kind", "text", "rule"), TILES)
+def test_tiles_and_what_they_read_in_flight(kind: str, text: str, rule: str) -> None:
+    found = subject("product@flying")
+    of_text = [
+        (number, mutant)
+        for number, mutant in enumerate(mutants_of(found))
+        if mutant.kind == kind and mutant.text.startswith(text)
+    ]
+    assert of_text
+    for number, mutant in of_text:
+        report = verify_program(mutant.program, found.math)
+        assert report.status == "refuted", (mutant.text, report)
+        if kind == "claim":
+            with pytest.raises(ln.KernelFault):
+                judge._interpreted(mutant.program, found.trials[0])
+            continue
+        judged = Verdict(found.name, number, mutant.kind, mutant.text, 0, "")
+        judge._run(judged, mutant.program, found.trials[0])
+        assert judged.is_wrong
+        assert not judged.failed
+        assert rule in judged.rules if rule else judged.fault or judged.values
+        assert bool(judged.fault) or not judged.rules
 
 
 def test_swizzles_that_are_no_permutation_are_wrong() -> None:
@@ -305,7 +356,8 @@ def few(found: Subject, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "name", ["plain_sum@gpu", "plain_softmax@gpu", "plain_softmax@cpu", "plain_gemm@gpu"]
+    "name",
+    ["plain_sum@gpu", "plain_softmax@gpu", "plain_softmax@cpu", "plain_gemm@gpu", "product@tile"],
 )
 def test_a_few_mutants_of_a_kernel(name: str) -> None:
     found = subject(name)

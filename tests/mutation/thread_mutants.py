@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from loopnest.kir import (
     Allocate,
@@ -19,19 +19,27 @@ from loopnest.kir import (
     Program,
     Shuffle,
     Stmt,
+    Store,
+    Tile,
     Wait,
     bodies,
     is_unconditional,
     map_body,
 )
 from loopnest.kir import walk as statements
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.instruction_rows import instructions
 from loopnest.scalar import dtypes
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     Const,
+    Expr,
     LaunchIndex,
+    Load,
     Op,
     integer,
+    loads,
+    substitute,
 )
 from mutation.mutant import Mutant
 from mutation.rewriting import (
@@ -173,6 +181,62 @@ def _moved(program: Program, node: Commit | Wait, name: str) -> Iterator[Mutant]
         if node in (a, b):
             way = "raise" if b is node else "lower"
             yield Mutant("flight", f"{way} {name}", swapped(program, a, b), node)
+
+
+def of_tile(program: Program, node: Tile) -> Iterator[Mutant]:
+    """Yield tiles that are left out or not whole, and what they declare otherwise."""
+    yield Mutant("tile", "drop tile", replaced(program, node, None), node)
+    yield Mutant("tile", "the body without a tile", replaced(program, node, node.body), node)
+    tests = [(d.value, LaunchIndex(d)) for d, _ in program.launch if d.is_block]
+    tests += [
+        (outer.var.name, outer.var)
+        for outer, _ in statements(program.body)
+        if isinstance(outer, Loop) and not outer.parallel.is_thread
+        if node in [inner for inner, _ in statements(outer.body)]
+    ]
+    for name, index in tests:
+        test = If(Op("eq", (index, integer(0)), dtypes.bool_), (node,))
+        text = f"tile only where {name} is 0"
+        yield Mutant("tile", text, replaced(program, node, test), node)
+    for row in instructions.values():
+        if not row.is_move and row.name != node.instruction:
+            new = replace(node, instruction=row.name)
+            text = f"claim of tile: {row.name} instead of {node.instruction}"
+            yield Mutant("claim", text, replaced(program, node, new), node)
+    for one, two in combinations(range(len(node.operands)), 2):
+        operands = list(node.operands)
+        roles = operands[one][0], operands[two][0]
+        operands[one], operands[two] = [
+            (role, operands[place][1]) for role, place in zip(roles, (two, one), strict=True)
+        ]
+        new = replace(node, operands=tuple(operands))
+        text = f"claim of tile: operands {roles[0]} and {roles[1]} for each other"
+        yield Mutant("claim", text, replaced(program, node, new), node)
+    for _, buffer in node.operands:
+        if buffer.memory is Memory.WARP:
+            changed = _turned(program, buffer)
+            yield Mutant("claim", f"claim of tile: {buffer.name} in other registers", changed, node)
+
+
+def _turned(program: Program, buffer: Buffer) -> Program:
+    """Return `program` with each element of a WARP buffer in the register behind its own."""
+    count = buffer.shape[-1]
+
+    def other(index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        behind = Op("add", (index[-1], integer(1)), dtypes.index)
+        return (*index[:-1], Op("mod", (behind, count), dtypes.index))
+
+    def of_value(value: Expr) -> Expr:
+        found = [load for load in dict.fromkeys(loads(value)) if load.buffer is buffer]
+        return substitute(value, {n: Load(n.buffer, other(n.args), n.flat) for n in found})
+
+    def of_node(node: Stmt) -> Stmt:
+        if not isinstance(node, Store):
+            return node
+        index = other(node.index) if node.storage is buffer else node.index
+        return replace(node, index=index, value=of_value(node.value))
+
+    return program.with_body(map_body(program.body, of_node))
 
 
 def of_shuffle(program: Program, node: Shuffle) -> Iterator[Mutant]:

@@ -9,6 +9,7 @@ from itertools import product
 from typing import assert_never
 
 from loopnest import kir
+from loopnest.kir.tiles import without_tiles
 from loopnest.proofs.point_arrays import NoLaunch, Undecidable, fits_launch, number
 from loopnest.scalar.dtypes import index
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, ParallelType
@@ -323,7 +324,7 @@ def points_at(program: kir.Program, sizes: Mapping[str, int]) -> int:
     """Return about how many points the statements have at these sizes, tests left aside."""
     try:
         total = 0
-        for part in program.launches:
+        for part in without_tiles(program).launches:
             threads = math.prod([number(size, sizes) for _, size in part.launch])
             total += _points(part.body, threads, sizes)
         return total

@@ -9,7 +9,9 @@ from loopnest.backends.interpret.concrete_program import ConcreteProgram
 from loopnest.backends.interpret.loop_dependence import Expansions
 from loopnest.backends.interpret.native_math import Array
 from loopnest.backends.interpret.random_order import OrderedMachine
+from loopnest.errors import KernelFault
 from loopnest.kir import Program
+from loopnest.kir.legal_tiles import tile_faults
 from loopnest.kir.tiles import without_tiles
 
 __all__ = ["Interpreter", "interpret"]
@@ -37,6 +39,8 @@ class Interpreter:
 
     def __init__(self, program: Program, races: bool = True) -> None:
         self.program, self.races = without_tiles(program), races
+        faults = [fault for launch in program.launches for fault in tile_faults(launch)]
+        self._fault = faults[0] if faults else ""
         self._known: dict[tuple[tuple[str, int], ...], tuple[Expansions, ...]] = {}
 
     def run(
@@ -60,9 +64,12 @@ class Interpreter:
             KernelFault: an access out of bounds or misaligned, a load of an element that was never
                 stored, a race, a barrier (or the like) that only some of its threads reach, a use
                 of what a thread that does not exist offered in a shuffle, an output element that
-                is never stored, a counter that is not 0 in the end.
+                is never stored, a counter that is not 0 in the end; a tile that does not do what
+                its instruction does.
             LaunchError: the blocks wait for each other and take too much memory together.
         """
+        if self._fault:
+            raise KernelFault(self.program.name, self._fault)
         key = tuple(sizes.items())
         found = self._known.get(key)
         if found is None:
