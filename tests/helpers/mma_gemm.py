@@ -10,6 +10,7 @@ P = ln.ParallelType
 
 def mma_gemm(
     name: str,
+    f: ln.Fusion | None = None,
     *,
     out: DType | None = None,
     warps: tuple[int, int] = (1, 1),
@@ -23,7 +24,8 @@ def mma_gemm(
     """
     row = ln.instructions[name]
     rows, columns, depth = row.extents.values()
-    with ln.Fusion("mma_gemm") as f:
+    f = ln.Fusion("mma_gemm") if f is None else f
+    with f:
         a = f.input("a", ("M", "K"), row.operands["a"].dtype)
         b = f.input("b", ("K", "N"), row.operands["b"].dtype)
         if out is None:

@@ -193,7 +193,7 @@ MOVES = "the moves are cp.async, ldmatrix.x2, ldmatrix.x2.trans, ldmatrix.x4, ld
          "memory; set T3.memory = ln.SHARED first"),
         (through_registers, "cp.async",
          "T4.move_by('cp.async'): T3 is in local memory, and cp.async copies from global to shared "
-         "memory; move a copy of an input, or of a tensor in GLOBAL memory (cache_after)"),
+         "memory; move a copy of what lies in GLOBAL memory (cache_after)"),
         (converted, "cp.async",
          "T1.move_by('cp.async'): T1 is mul of what it reads, and cp.async copies; move a copy "
          "(cache_after), and compute from it"),

@@ -10,6 +10,7 @@ import pytest
 
 import loopnest as ln
 import loopnest.schedule
+from helpers.mma_gemm import mma_gemm
 from loopnest.kir.lowered import Note
 from loopnest.lowering.schedule_notes.findings import findings
 from loopnest.lowering.schedule_notes.lowered_schedule import Lowering
@@ -243,6 +244,16 @@ def move_by(f: ln.Fusion) -> None:
     x.compute_at(y, 1)
     t.compute_at(y, -1)
     x.move_by("cp.async")
+
+
+@case(
+    ("move", "its copies are tiles of ldmatrix.x4"), ("move", "its copies are tiles of ldmatrix.x2")
+)
+def move_by_matrices(f: ln.Fusion) -> None:
+    made = mma_gemm("mma.m16n8k16.f32.f16", f)
+    a, b = [t for t in made.tensors if t.memory is ln.WARP]
+    a.move_by("ldmatrix.x4")
+    b.move_by("ldmatrix.x2")
 
 
 QUADS = ln.Fragment("(g) (t p) -> (g t) (p)", g=8, t=4, p=2)

@@ -25,6 +25,7 @@ import numpy as np
 from loopnest import kir
 from loopnest.costs.iteration_classes import Array, Uses
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.matrix_rows import executed
 from loopnest.kir.shared_memory import swizzled
 from loopnest.kir.vector_access import wide_accesses
 from loopnest.proofs.point_arrays import Points, Undecidable, number
@@ -487,4 +488,4 @@ def count_launches(
     program: kir.Program, sizes: Mapping[str, int], most: int = MOST
 ) -> tuple[LaunchCounts, ...]:
     """Return what each launch of a program does at given sizes."""
-    return tuple([_Counting(part, sizes, most).counts for part in program.launches])
+    return tuple([_Counting(executed(p), sizes, most).counts for p in program.launches])

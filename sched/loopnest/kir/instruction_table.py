@@ -135,6 +135,12 @@ class Instruction:
         return _SCOPES[self.scope]
 
 
+def gives_lanes(name: str) -> bool:
+    """Whether an instruction moves matrices to the lanes of a warp, which name their rows."""
+    row = instructions.get(name)
+    return row is not None and row.is_move and row.operands[row.result].memory is Memory.WARP
+
+
 _Signature = tuple[tuple[str, str, tuple[tuple[str, int], ...]], ...]
 
 

@@ -17,9 +17,12 @@ import numpy.typing as npt
 
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import Instruction, instructions
+from loopnest.kir.instruction_table import gives_lanes
 from loopnest.kir.kernel_program import Program
+from loopnest.kir.matrix_rows import NoRows, named_rows
 from loopnest.kir.nodes import Allocate, Loop, Stmt, Store, Tile, expressions, walk
 from loopnest.kir.tiles import warp_axes, warp_buffers
+from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar.enums import WARP, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
@@ -120,9 +123,12 @@ class _Body:
         if row is None:
             return f"no such instruction; there are {', '.join(instructions)}"
         try:
+            if gives_lanes(row.name):
+                named_rows(self.tile, VectorFinder(self.program))
+                return ""
             self._read(self.tile.body)
             self._compare(row)
-        except _NoTile as why:
+        except (_NoTile, NoRows) as why:
             return str(why)
         return ""
 

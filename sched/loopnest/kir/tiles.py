@@ -16,13 +16,11 @@ from loopnest.kir.nodes import (
     Store,
     Tile,
     bodies,
-    expressions,
     map_expressions,
-    walk,
     with_bodies,
 )
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, Const, Expr, Load, integer, loads, rewrite
+from loopnest.scalar.expr import ONE, Const, Expr, Load, integer, rewrite
 
 _WARPS = (ParallelType.block_z, ParallelType.block_y)
 _EDGE = Barrier("warp", "a tile begins or ends")
@@ -68,17 +66,6 @@ def warp_axes(launch: Program) -> tuple[ParallelType, ...]:
     """Return the launch dimensions that tell the warps of a block apart, the slowest first."""
     sizes = dict(launch.launch)
     return tuple([d for d in _WARPS if sizes.get(d, ONE) is not ONE])
-
-
-def tile_loads(tile: Tile) -> tuple[Load, ...]:
-    """Return the elements that a tile's body reads and writes, each once."""
-    found: dict[Load, None] = {}
-    for node, _ in walk(tile.body):
-        for value in expressions(node):
-            found.update(dict.fromkeys(loads(value)))
-        if isinstance(node, Store):
-            found[node.own] = None
-    return tuple(found)
 
 
 def _without_lane(items: Sequence[Item], staged: bool, warps: int) -> tuple[Item, ...]:

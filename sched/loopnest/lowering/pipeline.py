@@ -16,6 +16,7 @@ from loopnest.lowering.barriers.inplace_order import check_inplace
 from loopnest.lowering.index_checks import has_data_indices, index_checks
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.indexed_tree import (
+    check_rows,
     index_tree,
     insert_allocations,
     statements,
@@ -131,6 +132,7 @@ def _predicates(state: State) -> None:
     state.data = ThreadData(state.plan.launch, stored_apart(state.tree))
     state.idle = frozenset(idle_conditions(state.tree))
     state.program = state.frame.with_body(statements(state.tree, lifted=state.data))
+    check_rows(state.program)
 
 
 def _in_place(state: State) -> None:

@@ -341,8 +341,13 @@ def has_lanes(tensor: TensorView) -> bool:
 
 
 def tile_tensors(tensor: TensorView) -> Iterator[tuple[str, TensorView]]:
-    """Yield by role the tensors that an instructed reduction computes with."""
-    row = instructions[tensor.instruction]
+    """Yield by role the tensors that an instructed reduction computes with, or a move copies."""
+    row = instructions[tensor.instruction or tensor.layout.move]
     yield row.result, tensor
+    if row.is_move:
+        assert tensor.definition is not None
+        (source,) = tensor.definition.producers
+        yield next(role for role in row.operands if role != row.result), source
+        return
     for role, (operand, _) in operands_of(tensor, row).items():
         yield role, operand

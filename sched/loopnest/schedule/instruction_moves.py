@@ -7,7 +7,6 @@ from dataclasses import replace
 from loopnest.errors import NotSupported
 from loopnest.kir.instruction_rows import Instruction, instructions
 from loopnest.kir.instruction_table import LATER
-from loopnest.scalar.enums import Memory
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
 from loopnest.tensor.tensor_view import TensorView
 
@@ -27,8 +26,9 @@ def move_by(tensor: TensorView, name: str) -> TensorView:
                 f"{row.operands[row.result].memory.value} memory",
                 f"set {tensor.name}.memory = ln.{wanted.name} first"
                 if moved is tensor
-                else "move a copy of an input, or of a tensor in GLOBAL memory (cache_after)",
+                else f"move a copy of what lies in {wanted.name} memory (cache_after)",
             )
+    _require_whole_elements(tensor, row)
     tensor.fusion.change(tensor, "layout", replace(tensor.layout, move=row.name))
     return tensor
 
@@ -50,11 +50,32 @@ def _move(tensor: TensorView, name: object) -> Instruction:
         raise PrimitiveRefused(f"there is no instruction {name!r}", allowed)
     if not row.is_move:
         raise PrimitiveRefused(f"{row.name} computes {row.behaviour}, and moves nothing", allowed)
-    if any(operand.memory is Memory.WARP for operand in row.operands.values()):
-        raise NotSupported(
-            f"{tensor.name}.move_by({name!r})", "moves to the lanes of a warp are not made yet"
-        )
     return row
+
+
+def _require_whole_elements(tensor: TensorView, row: Instruction) -> None:
+    """Refuse elements that a move to lanes would tear apart, or transpose by pairs.
+
+    Raises:
+        PrimitiveRefused: the elements of the tensor are such.
+    """
+    fragment = row.operands[row.result].fragment
+    if fragment is None:
+        return
+    *around, bytes_ = fragment.axes
+    registers = fragment.places[1]
+    together, taken = 1, 0
+    while taken < min(len(bytes_), len(registers)) and bytes_[-1 - taken] == registers[-1 - taken]:
+        together *= fragment.sizes[bytes_[-1 - taken]]
+        taken += 1
+    # A register with digits of two rows has bytes of both, each as often as they stay together.
+    transposes = len(registers) > taken and registers[-1 - taken] in around[-1]
+    size = tensor.dtype.size
+    if size > together or (transposes and size < together):
+        raise PrimitiveRefused(
+            f"{tensor.name} is of {tensor.dtype}, of {size} byte{'s' * (size > 1)}",
+            f"{row.name} moves elements of {'' if transposes else 'at most '}{together} bytes",
+        )
 
 
 def _source_role(row: Instruction) -> str:

@@ -278,12 +278,22 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
         )
     if memory is not tensor.memory:
         require_not_atomic(tensor, "memory =")
+        _require_no_move(tensor)
     if memory is not Memory.SHARED:
         _require_no_shared_layout(tensor, memory)
     tensor.fusion.change(tensor, "_memory", memory)
     if memory is Memory.GLOBAL and is_several_launches(tensor.fusion):
         check_launches(tensor)
     return tensor
+
+
+def _require_no_move(tensor: TensorView) -> None:
+    """Refuse another memory than that to which an instruction copies."""
+    if tensor.layout.move:
+        raise PrimitiveRefused(
+            f"{tensor.name} is moved by {tensor.layout.move}, to {tensor.memory.name} memory",
+            "choose the memory before move_by",
+        )
 
 
 def _require_no_shared_layout(tensor: TensorView, memory: Memory) -> None:
@@ -294,11 +304,6 @@ def _require_no_shared_layout(tensor: TensorView, memory: Memory) -> None:
             f"{tensor.name} has a circular buffer of {layout.stages} stages, as only a LOCAL or a "
             "SHARED tensor may",
             "choose the memory before circular_buffer",
-        )
-    if layout.move:
-        raise PrimitiveRefused(
-            f"{tensor.name} is moved by {layout.move}, to SHARED memory",
-            "choose the memory before move_by",
         )
     if swizzles_of(tensor.domain.allocation or ()):
         raise PrimitiveRefused(

@@ -534,19 +534,24 @@ class ScheduleMethods:
         return allocation_layout.circular_buffer(_tensor(self), stages, prefetch)
 
     def move_by(self, name: str) -> TensorView:
-        """Let an instruction copy the elements of this tensor to shared memory.
+        """Let an instruction copy the elements of this tensor.
 
-        The copies are in flight: a thread begins them, works, and waits for them before they are
-        read. With a circular buffer they are under way for its prefetch; those of all tensors that
-        rotate through one loop form one group an iteration. Without one they are waited for at
-        once. Vectorize the innermost axis by 16 bytes: each copy is of 16, 8 or 4 aligned bytes.
+        "cp.async" copies to SHARED memory. Its copies are in flight: a thread begins them, works,
+        and waits for them before they are read. With a circular buffer they are under way for its
+        prefetch; those of all tensors that rotate through one loop form one group an iteration.
+        Without one they are waited for at once. Vectorize the innermost axis by 16 bytes: each copy
+        is of 16, 8 or 4 aligned bytes.
+
+        "ldmatrix.x2" and "ldmatrix.x4" copy from SHARED to WARP memory, in a tile: 2 or 4 matrices
+        of 8 rows, each of 16 bytes that lie together, so that each lane gets 8 or 16 bytes. With
+        ".trans" a lane gets elements of one column instead of one row, of 2 bytes each.
 
         Args:
-            name: of a row of `ln.instructions` that moves, "cp.async".
+            name: of a row of `ln.instructions` that moves.
 
         Raises:
             ScheduleError: no such instruction, or none that moves; an input; a tensor that is no
-                copy, or is not between the memories of the row.
+                copy, is not between the memories of the row, or has elements of other bytes.
             NotSupported: a move that this version does not make.
 
         >>> import loopnest as ln

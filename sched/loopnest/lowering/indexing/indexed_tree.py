@@ -14,6 +14,7 @@ from loopnest.kir import (
     If,
     Issue,
     Loop,
+    Program,
     Stmt,
     Store,
     Tile,
@@ -21,6 +22,9 @@ from loopnest.kir import (
     walk,
 )
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.instruction_table import gives_lanes
+from loopnest.kir.matrix_rows import NoRows, moves, named_rows
+from loopnest.kir.vector_access import VectorFinder
 from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicates import GuardedPiece, common_terms, lift, seal, uses
 from loopnest.lowering.loops.guarded_tree import Guarded, ThreadData, Tree, TreeItem
@@ -215,6 +219,13 @@ def _tile(loop: Loop, tile: TileSpec) -> Stmt:
                 "sizes (f.assume)",
             )
         if isinstance(node, Store):
+            if node.tensor != tile.operands[0][1] and gives_lanes(tile.instruction):
+                raise LoweringError(
+                    tile.operands[0][1],
+                    f"it shares its loop over lanes with {node.tensor}, and {tile.instruction} "
+                    "copies alone",
+                    f"compute {tile.operands[0][1]} outside of that loop (compute_at)",
+                )
             if node.role == "init":
                 raise LoweringError(
                     tile.operands[0][1],
@@ -236,6 +247,29 @@ def _tile(loop: Loop, tile: TileSpec) -> Stmt:
             )
     operands = tuple([(role, held[name]) for role, name in tile.operands])
     return Tile(tile.instruction, operands, (loop,), loop.origin)
+
+
+def check_rows(program: Program) -> None:
+    """Refuse moves of matrices whose rows do not lie together in SHARED memory.
+
+    Raises:
+        LoweringError: there is one.
+    """
+    for launch in program.launches:
+        tiles = moves(launch)
+        finder = VectorFinder(launch) if tiles else None
+        for tile in tiles:
+            try:
+                assert finder is not None
+                named_rows(tile, finder)
+            except NoRows as why:
+                raise LoweringError(
+                    tile.operands[0][1].tensor,
+                    f"{tile.instruction} cannot copy it: {why}",
+                    "store rows of 16 bytes together in SHARED memory (allocation_domain), and let "
+                    "the axes inside of the tile be those of as many matrices as the instruction "
+                    "moves",
+                ) from None
 
 
 def _both_outside(loop: Loop) -> Stmt:

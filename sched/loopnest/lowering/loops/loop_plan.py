@@ -19,6 +19,7 @@ from itertools import permutations, product, takewhile
 
 from loopnest.errors import LoweringError
 from loopnest.fast_init import fast_init
+from loopnest.kir.instruction_table import gives_lanes
 from loopnest.lowering.loops.promotion import Promoter, Promotion
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr
@@ -27,7 +28,7 @@ from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.expression_order import LoopBody
 from loopnest.schedule.fold_order import carries, folded_axes, keeps_order
-from loopnest.schedule.instructed_tiles import lane_axis, tile_tensors
+from loopnest.schedule.instructed_tiles import has_lanes, lane_axis, tile_tensors
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import Conflict, LoopGroup
 from loopnest.tensor.domain import IterDomain
@@ -142,11 +143,12 @@ def group_loops(fusion: Fusion, facts: Facts, like: LoopPlan | None = None) -> L
 def _mark_tiles(forest: LoopForest, specs: dict[LoopGroup, LoopSpec]) -> None:
     """Let the loops over the lanes of instructions know what they execute."""
     for unit in forest.units:
-        if not unit.instruction:
+        name = unit.instruction or unit.layout.move
+        if not name or (unit.layout.move and not (gives_lanes(name) and has_lanes(unit))):
             continue
         operands = tuple([(role, tensor.name) for role, tensor in tile_tensors(unit)])
         group = forest.find(unit.domain.leaf[lane_axis(unit)])
-        specs[group] = replace(specs[group], tile=TileSpec(unit.instruction, operands))
+        specs[group] = replace(specs[group], tile=TileSpec(name, operands))
 
 
 def is_reduced(unit: TensorView) -> bool:

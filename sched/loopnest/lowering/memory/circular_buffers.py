@@ -32,6 +32,7 @@ from typing import TypeAlias
 from loopnest.errors import LoweringError
 from loopnest.kir import Allocate, Store, Wait
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.instruction_table import gives_lanes
 from loopnest.lowering.loops.guarded_tree import (
     Guarded,
     PredicateTerm,
@@ -90,7 +91,9 @@ def circulate(
     moves = {
         unit.name: unit.layout.move
         for unit in units
-        if unit.layout.move and not (single and unit.dtype.size < LEAST_BYTES)
+        if unit.layout.move
+        and not gives_lanes(unit.layout.move)
+        and not (single and unit.dtype.size < LEAST_BYTES)
     }
     tree = issue_moves(tree, moves)
     for unit in units:

@@ -24,8 +24,9 @@ def flatten_addresses(tree: Tree, algebra: Simplifier) -> Tree:
     """Return `tree` with flat offsets for all accesses of a buffer where they save divisions."""
     found: dict[Buffer, int] = {}
     for buffer, index in _accesses(tree):
-        # A swizzle permutes indices along two dimensions, which an offset does not have.
-        if buffer.memory is Memory.GLOBAL or buffer.swizzles:
+        # A swizzle permutes indices along two dimensions, which an offset does not have; nor has it
+        # a lane.
+        if buffer.memory in (Memory.GLOBAL, Memory.WARP) or buffer.swizzles:
             continue
         now = sum(map(_divisions, index))
         if now or any(map(_divisions, buffer.strides)):  # else the offset has none either

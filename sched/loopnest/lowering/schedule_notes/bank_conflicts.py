@@ -23,6 +23,7 @@ import numpy as np
 from loopnest.kir import Collective, If, Let, Loop, Program, Stmt, Store, expressions
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Note
+from loopnest.kir.matrix_rows import executed
 from loopnest.kir.shared_memory import swizzled
 from loopnest.kir.vector_access import WideAccess, wide_accesses
 from loopnest.lowering.schedule_notes.lowered_schedule import Lowering
@@ -70,7 +71,7 @@ def bank_notes(lowering: Lowering) -> Iterator[Note]:
     """Yield a note for each SHARED tensor of which an access takes more turns than it needs."""
     worst: dict[Buffer, _BankAccess] = {}
     for launch in lowering.program.launches:
-        for access in _accesses(launch):
+        for access in _accesses(executed(launch)):
             taken, least = access.turns()
             other = worst.get(access.buffer)
             if taken > least and (other is None or taken > other.turns()[0]):

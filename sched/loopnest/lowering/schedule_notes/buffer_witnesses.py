@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loopnest.kir import If, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.instruction_table import gives_lanes
 from loopnest.lowering.loops.loop_plan import is_trivial
 from loopnest.lowering.schedule_notes.lowered_schedule import (
     Check,
@@ -123,6 +124,8 @@ def _stages(lowering: Lowering, intent: Intent) -> Finding:
 
 def _move(lowering: Lowering, intent: Intent) -> Finding:
     tensor = tensor_of(intent)
+    if gives_lanes(str(intent.value)):
+        return f"its copies are tiles of {intent.value}"
     if tensor.layout.stages > 1:
         return f"its copies are in flight, begun by {intent.value}"
     return note_of(

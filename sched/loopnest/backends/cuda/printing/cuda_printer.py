@@ -81,8 +81,9 @@ from loopnest.kir import (
 )
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import Instruction, instructions
+from loopnest.kir.matrix_rows import first_elements, named
 from loopnest.kir.shared_memory import ALIGNMENT, shared_layout, shared_places
-from loopnest.kir.tiles import in_registers, tile_loads
+from loopnest.kir.tiles import in_registers
 from loopnest.kir.vector_access import WideAccess, alignments
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
@@ -119,7 +120,7 @@ def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = 
     printers: list[_CudaPrinter] = []
     parts = zip(launch_programs(program, index_bits), program.launches, strict=True)
     for (part, quotients), whole in parts:
-        printer = _CudaPrinter(in_registers(part), whole, index_bits, min_blocks)
+        printer = _CudaPrinter(named(in_registers(part)), whole, index_bits, min_blocks)
         printer.is_part = part.name != program.name
         printer.format.quotients = quotients
         printers.append(printer)
@@ -483,12 +484,11 @@ class _CudaPrinter(StatementPrinter):
             )
         self.instructions[row.name] = row
         held = dict(node.operands)
-        used = {load.buffer: load for load in tile_loads(node)}
+        used = first_elements(node)
         places = []
         for role in row.operands:
             load = used[held[role]]
-            first = (*load.args[:-1], ZERO)
-            places.append(f"&{self.format.element(load.buffer, first, flat=False)}")
+            places.append(f"&{self.format.element(load.buffer, load.args, flat=False)}")
         tensors = ", ".join([f"{role}={buffer.tensor}" for role, buffer in node.operands])
         self.emit(f"{function_name(row)}({', '.join(places)});  // {comment(tensors)}")
 
