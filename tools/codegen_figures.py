@@ -84,8 +84,9 @@ class FixedSizes(ln.Fusion):
     def assume(self, condition: str) -> None:
         """Ignore the assumption: the sizes are known."""
 
-    def assume_range(self, indices: Any, low: Any, high: Any) -> None:
-        super().assume_range(indices, *[self.fixed.get(end, end) for end in (low, high)])
+    def assume_range(self, indices: Any, low: Any, high: Any, ascending: bool = False) -> None:
+        ends = [self.fixed.get(end, end) for end in (low, high)]
+        super().assume_range(indices, ends[0], ends[1], ascending)
 
 
 @dataclass(frozen=True)

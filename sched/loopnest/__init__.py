@@ -54,7 +54,6 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.numerics.error_bounds import error_bound
     from loopnest.numerics.oracle import evaluate
     from loopnest.proofs import verify
-    from loopnest.proofs.bit_claims import batch_invariant
     from loopnest.scalar.fragments import Fragment
     from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
     from loopnest.schedule.inlining import inline_most
@@ -128,6 +127,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
         trunc,
         where,
     )
+    from loopnest.tensor.ops.ragged_rows import RaggedRows, segments
     from loopnest.tensor.ops.random_numbers import dropout, random_bits, random_uniform
     from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
     from loopnest.tensor.ops.reshapes import flatten, reshape
@@ -162,7 +162,6 @@ _LAZY = {
         "loopnest.numerics.error_bounds": "error_bound",
         "loopnest.numerics.oracle": "evaluate",
         "loopnest.proofs": "verify",
-        "loopnest.proofs.bit_claims": "batch_invariant",
         "loopnest.scalar.fragments": "Fragment",
         "loopnest.schedule.chains": "common_consumers dependency_chains use_chains",
         "loopnest.schedule.inlining": "inline_most",
@@ -189,6 +188,7 @@ _LAZY = {
             "isnan le logical_and logical_not logical_or lshift lt maximum minimum mod mul ne "
             "neg pow relu round rshift sub trunc where"
         ),
+        "loopnest.tensor.ops.ragged_rows": "RaggedRows segments",
         "loopnest.tensor.ops.random_numbers": "dropout random_bits random_uniform",
         "loopnest.tensor.ops.reductions": "all any max mean min prod sum var welford",
         "loopnest.tensor.ops.reshapes": "flatten reshape",
@@ -241,6 +241,7 @@ __all__ = [
     "NotSupported",
     "Operand",
     "ParallelType",
+    "RaggedRows",
     "Reducer",
     "ScheduleError",
     "Swizzle",
@@ -257,7 +258,6 @@ __all__ = [
     "assert_cost",
     "auto_schedule",
     "avg_pool",
-    "batch_invariant",
     "bfloat16",
     "bisect",
     "bitand",
@@ -364,6 +364,7 @@ __all__ = [
     "scatter_add",
     "scatter_max",
     "scatter_min",
+    "segments",
     "sigmoid",
     "silu",
     "sin",

@@ -23,6 +23,7 @@ from kernels.embedding import embedding, embedding_grad
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
 from kernels.group_norm import group_norm
+from kernels.grouped_gemm import grouped_gemm
 from kernels.histogram import histogram
 from kernels.int8_gemm import int8_gemm
 from kernels.jacobi3d import jacobi3d
@@ -35,16 +36,17 @@ from kernels.rmsnorm import rmsnorm
 from kernels.rope import rope
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
-from kernels.spmv import spmv
+from kernels.spmv import spmv, spmv_csr
 from kernels.transpose import transpose
+from kernels.varlen_attention import varlen_attention
 from loopnest.devtools import pytest_plugin
 
 KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
     bilinear, blur, column_sum, concatenate, conv1d, conv2d, cross_entropy, cumsum, cumsum_long,
-    dropout, embedding, embedding_grad, gemm, grid_sum, group_norm, histogram, int8_gemm,
-    jacobi3d, layernorm, layernorm_backward, lstm_cell, max_pool, nbody, rmsnorm, rope, row_sum,
-    softmax, spmv, transpose,
+    dropout, embedding, embedding_grad, gemm, grid_sum, group_norm, grouped_gemm, histogram,
+    int8_gemm, jacobi3d, layernorm, layernorm_backward, lstm_cell, max_pool, nbody, rmsnorm, rope,
+    row_sum, softmax, spmv, spmv_csr, transpose, varlen_attention,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

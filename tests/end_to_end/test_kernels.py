@@ -25,10 +25,10 @@ from loopnest.scalar.arguments import broken_condition
 
 DIVISIBLE = {"N": 256, "D": 512, "M": 192, "K": 16, "B": 12, "H": 128, "C": 64, "S": 32}
 DIVISIBLE |= {"I": 2, "O": 8, "P": 4, "T": 128, "X": 32, "Y": 16, "Z": 8}
-DIVISIBLE |= {"V": 16, "E": 4, "Q": 64, "W": 16}
+DIVISIBLE |= {"V": 16, "E": 4, "Q": 64, "W": 16, "G": 3}
 ODD = {"N": 37, "D": 41, "M": 67, "K": 19, "B": 7, "H": 35, "C": 21, "S": 45}
 ODD |= {"I": 3, "O": 9, "P": 5, "T": 45, "X": 35, "Y": 11, "Z": 9}
-ODD |= {"V": 11, "E": 3, "Q": 33, "W": 13}
+ODD |= {"V": 11, "E": 3, "Q": 33, "W": 13, "G": 4}
 DTYPES = (ln.float32, ln.float16)
 TARGETS = ("interpret", "c") if find_compiler() else ("interpret",)
 
@@ -57,6 +57,7 @@ def reads_nothing_at(kernel, sizes):
         "embedding": ("V", ("K",)),
         "embedding_grad": ("V", ("K",)),
         "spmv": ("M", ("E", "N")),
+        "spmv_csr": ("M", ("Z",)),
     }.get(kernel.name, ("", ()))
     return bool(table) and sizes[table] == 0 and all(sizes[name] for name in indices)
 

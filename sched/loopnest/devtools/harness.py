@@ -109,6 +109,8 @@ def make_arguments(
         if prod(shape):
             _require_values(tensor, chosen.get(tensor.name), subject)
         made = _made(draw, shape, tensor.dtype, chosen.get(tensor.name))
+        if any(declared.ascending for declared in fusion.ranges if declared.name == tensor.name):
+            made = np.sort(made)
         if tensor.strides is not None:
             from loopnest.launch.strided_arrays import arranged
 

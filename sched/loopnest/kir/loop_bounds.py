@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from loopnest.kir.nodes import BOUND, If, Loop, Stmt
 from loopnest.scalar.expr import ONE, ZERO, Expr, Op, integer, loads, substitute, terms_of, walk
+from loopnest.scalar.polynomials import index_op
 from loopnest.scalar.simplify import Simplifier
 
 
@@ -30,8 +31,15 @@ class LoopBounds:
     body: tuple[Stmt, ...]
 
 
-def loop_bounds(loop: Loop, algebra: Simplifier) -> LoopBounds | None:
-    """Return the bounds of a loop; None where it has none but its extent."""
+def loop_bounds(loop: Loop, algebra: Simplifier, *, of_width: bool = False) -> LoopBounds | None:
+    """Return the bounds of a loop; None where it has none but its extent.
+
+    Args:
+        loop: the loop.
+        algebra: what is known of sizes.
+        of_width: whether numbers have a width. Data may be the largest number that there is, or the
+            least: they are brought near the extent first, before anything is added to them.
+    """
     guard = loop.body[0] if len(loop.body) == 1 else None
     if not isinstance(guard, If) or guard.reason != BOUND or guard.orelse:
         return None
@@ -45,10 +53,13 @@ def loop_bounds(loop: Loop, algebra: Simplifier) -> LoopBounds | None:
             if not count:
                 return None
             rest = algebra.simplify(substitute(gap, {loop.var: ZERO}))
+            reach = algebra.mul(integer(abs(count)), loop.var.extent)
             if count < 0:
                 # rest - |count| * i >= 0 is i <= floor(rest / |count|), and rest + count * i >= 0
                 # is i >= ceil(-rest / count): floor and ceil over all integers, also where rest is
                 # negative.
+                if of_width and not _is_bare(rest, count, algebra):
+                    rest = _between(rest, integer(-1), reach, algebra)
                 last = algebra.floordiv(rest, integer(-count))
                 behind = algebra.add(last, ONE)
                 if loads(last) and algebra.poly(behind).get((), 0) > 0:
@@ -57,9 +68,33 @@ def loop_bounds(loop: Loop, algebra: Simplifier) -> LoopBounds | None:
                 else:
                     stop = algebra.min(behind, stop)
             else:
-                first = algebra.ceildiv(algebra.sub(ZERO, rest), integer(count))
-                start = algebra.max(start, first)
+                least = algebra.sub(ZERO, rest)
+                if of_width and not _is_bare(least, count, algebra):
+                    least = _between(least, ZERO, reach, algebra)
+                start = algebra.max(start, algebra.ceildiv(least, integer(count)))
     return LoopBounds(start, stop, guard, guard.body)
+
+
+def _is_bare(value: Expr, count: int, algebra: Simplifier) -> bool:
+    """Whether a bound is what data say, maybe one less: it is compared as it is; or is no data."""
+    terms = [term for term in algebra.poly(value) if not any(loads(atom) for atom in term)]
+    # i < d is i <= d - 1, whose bound is d.
+    added = [0, -1] if count < 0 else [0]
+    bare = all(term == () for term in terms) and algebra.poly(value).get((), 0) in added
+    return not loads(value) or (abs(count) == 1 and bare)
+
+
+def _between(value: Expr, low: Expr, high: Expr, algebra: Simplifier) -> Expr:
+    """Return a sum with data as low or as high as these where it is beyond them.
+
+    No number is computed on the way that lies further off than these and the rest of the sum.
+    """
+    terms = algebra.poly(value)
+    data = {t: n for t, n in terms.items() if any(loads(atom) for atom in t)}
+    part = algebra.sum([algebra.mul(algebra.product(t), integer(n)) for t, n in data.items()])
+    rest = algebra.sub(value, part)
+    near = index_op("max", part, algebra.sub(low, rest))
+    return algebra.add(index_op("min", near, algebra.sub(high, rest)), rest)
 
 
 def gaps(term: Expr, algebra: Simplifier) -> list[Expr]:

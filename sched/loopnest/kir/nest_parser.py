@@ -36,6 +36,7 @@ from loopnest.scalar.expr import (
     Symbol,
     all_of,
     cast,
+    integer,
     two_sides,
 )
 from loopnest.scalar.expr_parser import ExprParser, Unreadable, items
@@ -90,6 +91,13 @@ def _declared(text: str, expected: str) -> list[tuple[str, ast.expr | None]]:
     except SyntaxError:
         pass
     raise Unreadable(expected)
+
+
+def _operands(op: str, value: Expr) -> list[Expr]:
+    """Return what `value` is the largest or smallest of, itself where it is another operation."""
+    if not isinstance(value, Op) or value.op != op:
+        return [value]
+    return [found for arg in value.args for found in _operands(op, arg)]
 
 
 def _loop_mark(mark: str) -> tuple[str, ParallelType]:
@@ -261,11 +269,20 @@ class NestParser(ExprParser):
         body = self.body(indent)
         if span:
             start, stop = [self.expression(part) for part in span.split("..")]
-            tests = [Op("lt", (var, stop), dtypes.bool_)]
-            if start is not ZERO:
-                tests.insert(0, Op("le", (start, var), dtypes.bool_))
+            # That it lies within the extent is said by the loop itself.
+            first = [e for e in _operands("max", start) if e is not ZERO]
+            tests = [Op("le", (e, var), dtypes.bool_) for e in first]
+            how, last, end = "lt", stop, var.extent
+            if isinstance(stop, Op) and stop.op == "add" and stop.args[1] is ONE:
+                how, last, end = "le", stop.args[0], self._before(extent)
+            behind = [e for e in _operands("min", last) if e is not end]
+            tests += [Op(how, (var, e), dtypes.bool_) for e in behind or [last]]
             body = (kir.If(all_of(tests), body, (), BOUND),)
         return kir.Loop(var, parallel, f"{name}.{label}" if label else name, body)
+
+    def _before(self, extent: str) -> Expr:
+        """Return the last index of an axis."""
+        return integer(int(extent) - 1) if extent.isdigit() else self.expression(f"{extent} - 1")
 
     def extend(self, dimension: ParallelType, extent: Expr) -> None:
         """Let the launch have at least this extent along a dimension."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 
+import numpy as np
+
+from loopnest import kir
 from loopnest.gc_pause import paused
+from loopnest.kir.buffers import Buffer
 from loopnest.proofs.enumeration import EnumeratedFacts
+from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.obligations import CollectiveMath, Work
-from loopnest.proofs.point_arrays import NoLaunch, TooMany, Undecidable
+from loopnest.proofs.point_arrays import Array, NoLaunch, TooMany, Undecidable, number
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.report import Finding, Report
 from loopnest.proofs.size_choice import (
@@ -19,7 +26,7 @@ from loopnest.proofs.size_choice import (
     starts,
     telling_extents,
 )
-from loopnest.scalar.expr import Expr, Local
+from loopnest.scalar.expr import Expr, Local, loads
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MOST_SIZES = 12
@@ -27,6 +34,9 @@ MOST_SIZES = 12
 
 MOST_POINTS = 6_000_000
 """How many points of statements are looked at in all of them together."""
+
+DRAWS = 3
+"""How many sets of elements of inputs are tried at each sizes, where tests load them."""
 
 MOST_FIRST = 6_000_000
 """How many points may be looked at where it would be none else."""
@@ -156,20 +166,47 @@ class _SizeSearch:
         # on it; `_lonely` refuses what names that block, and one other choice shows what it missed.
         if flags and not self.telling:
             choices += [flags, *([(flag,) for flag in flags] if len(flags) > 1 else [])]
-        for first in choices:
+        for first, data in product(choices, self._drawn(sizes)):
             facts = EnumeratedFacts(
-                self.model, self.math, self.works, self.exchanges, sizes, first=first
+                self.model, self.math, self.works, self.exchanges, sizes, first=first, data=data
             )
             try:
                 for finding in facts.findings():
-                    found.append(finding)
+                    found.append(_with_data(finding, data))
             except Undecidable as why:
                 undecided = why
             if any(f.status == "refuted" for f in found):
                 return found
+            if data:  # there are other numbers than those drawn
+                undecided = Undecidable(f"a test depends on data: {', '.join(map(_name, data))}")
         if undecided is not None:
             raise undecided
         return found
+
+    def _drawn(self, sizes: Mapping[str, int]) -> list[Mapping[Buffer, Array]]:
+        """Return elements of the inputs that tests load, such as launches may have."""
+        live = LivePoints(self.math, self.program)
+        tests = [e for site in self.model.tests for e in kir.expressions(site.node)]
+        asked = [x for e in tests for x in loads(e) if live.is_kept(x)]
+        buffers = list(dict.fromkeys([x.buffer for x in asked]))
+        return [self._draw(buffers, sizes, seed) for seed in range(DRAWS if buffers else 1)]
+
+    def _draw(
+        self, buffers: Sequence[Buffer], sizes: Mapping[str, int], seed: int
+    ) -> Mapping[Buffer, Array]:
+        """Return random elements of inputs, those of the first draw in ascending order."""
+        random = np.random.default_rng(seed)
+        result: dict[Buffer, Array] = {}
+        for buffer in buffers:
+            shape = tuple([max(number(extent, sizes), 0) for extent in buffer.shape])
+            low, high = -1, max([*sizes.values(), 1]) + 2
+            known = [r for r in self.math.ranges if r.name == buffer.tensor]
+            for declared in known:
+                low, high = number(declared.low, sizes), number(declared.high, sizes)
+            drawn = random.integers(low, max(high, low + 1), shape, np.int64)
+            sort = not seed or any(r.ascending for r in known)
+            result[buffer] = np.sort(drawn, axis=None).reshape(shape) if sort else drawn
+        return result
 
     def verdict(self, hints: Sequence[Mapping[str, int]]) -> Report:
         """Return what holds where nothing was refuted."""
@@ -197,6 +234,18 @@ class _SizeSearch:
             times = self.extents[extent]
             return _unknown(f"{where} {times} times, there are too many points", scope)
         return Report("proved", tuple(self.notes.values()), scope)
+
+
+def _with_data(finding: Finding, data: Mapping[Buffer, Array]) -> Finding:
+    """Return a finding that tells the elements of inputs with which it was found."""
+    if finding.status != "refuted" or not data:
+        return finding
+    text = ", ".join([f"{_name(b)} = {array.tolist()}" for b, array in data.items()])
+    return replace(finding, message=f"{finding.message}, where {text}")
+
+
+def _name(buffer: Buffer) -> str:
+    return buffer.tensor
 
 
 def _unknown(message: str, scope: str = "all sizes") -> Report:

@@ -3,14 +3,16 @@
 A nest may fold an element or leave it out where the math, written out in coordinates, has the
 identity there. Pointwise definitions are put into what reads them, so that a mask made of `iota`s
 becomes a comparison of coordinates; then each ``where`` around the value whose other side is the
-identity is a condition of the elements that count.
+identity is a condition of the elements that count. An element of an input that no statement stores
+to is one and the same number wherever it is loaded: a coordinate may be compared to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from loopnest import kir
+from loopnest.kir.buffers import Buffer
 from loopnest.numerics.float64_math import fold
 from loopnest.proofs.program_model import Site
 from loopnest.proofs.single_launches import LaunchMath
@@ -45,16 +47,17 @@ _SMALL_FACTOR = 1 << 16
 class LivePoints:
     """The conditions of the elements that count, of each reduction."""
 
-    def __init__(self, math: MathSnapshot) -> None:
+    def __init__(self, math: MathSnapshot, program: kir.Program) -> None:
         whole = math.whole if isinstance(math, LaunchMath) else None
         self.math = math if whole is None else whole
+        self.inputs = dict(_kept_inputs(program))
         self._known: dict[str, tuple[Expr, ...]] = {}
 
     def conditions(self, tensor: MathTensor) -> tuple[Expr, ...]:
         """Return comparisons of indices outside of which an element of `tensor` is the identity.
 
-        They are of the root's coordinates, and of `Arg`s of the definition, where its indices are
-        data.
+        They are of the root's coordinates, of `Arg`s of the definition, where its indices are data,
+        and of loads of inputs.
         """
         found = self._known.get(tensor.name)
         if found is None:
@@ -74,9 +77,15 @@ class LivePoints:
             common = mine if common is None else [c for c in common if c in mine]
         return common or []
 
-    def data(self, tensor: MathTensor) -> tuple[Arg, ...]:
+    def data(self, tensor: MathTensor) -> tuple[Arg | Load, ...]:
         """Return what the conditions of a tensor are computed from that is data, each once."""
-        return data_of(self.conditions(tensor))
+        conditions = self.conditions(tensor)
+        found = dict.fromkeys([load for c in conditions for load in loads(c)])
+        return (*data_of(conditions), *found)
+
+    def is_kept(self, load: Load) -> bool:
+        """Whether a load finds an element of an input, the same at any time."""
+        return self.inputs.get(load.buffer.tensor) is load.buffer
 
     def _written_out(self, value: Expr, definition: MathDefinition, outermost: bool) -> Expr:
         """Return a template with the pointwise definitions of what it reads put in.
@@ -91,21 +100,31 @@ class LivePoints:
             inner = self._inlined(arg, definition)
             # Of an integer in a condition that is no affine index there is a variable: the data
             # themselves.
-            if (
-                arg in asked
-                and arg.dtype in dtypes.INTEGERS
-                and (inner is None or _as_index(inner) is None)
-            ):
-                continue
+            if arg in asked and arg.dtype in dtypes.INTEGERS:
+                form = None if inner is None else _as_index(inner)
+                if form is None or loads(form):
+                    continue
             if inner is not None:
                 mapping[arg] = inner
             elif not outermost:
-                mapping[arg] = Arg(-1, arg.dtype)
-        found = substitute(value, mapping)
-        size = sum(1 for _ in walk(found))
+                found = self._loaded(arg, definition)
+                mapping[arg] = Arg(-1, arg.dtype) if found is None else found
+        result = substitute(value, mapping)
+        size = sum(1 for _ in walk(result))
         # Diamonds of pointwise definitions grow exponentially when they are written out; without
         # that an element counts, which is safe.
-        return found if size <= _LARGEST else value
+        return result if size <= _LARGEST else value
+
+    def _loaded(self, arg: Arg, definition: MathDefinition) -> Load | None:
+        """Return the load of an integer of an input that a read finds, at coordinates."""
+        read = definition.reads[arg.number]
+        buffer = self.inputs.get(read.producer)
+        producer = self.math.tensor(read.producer)
+        if buffer is None or producer is None or data_of(read.indices):
+            return None
+        if arg.dtype not in dtypes.INTEGERS:
+            return None
+        return Load(buffer, _element(producer, read.indices) or (ZERO,))
 
     def _inlined(self, arg: Arg, definition: MathDefinition) -> Expr | None:
         read = definition.reads[arg.number]
@@ -116,12 +135,28 @@ class LivePoints:
         # A reduction is no function of one element of what it reads.
         if own.reducer is not None or producer.is_factored:
             return None
-        index = [
-            ZERO if axis.kind is IterKind.BROADCAST else place
-            for axis, place in zip(producer.logical, read.indices, strict=True)
-        ]
         value = self._written_out(own.values[own.component], own, False)
-        return cast(at(value, index), producer.dtype)
+        return cast(at(value, _element(producer, read.indices)), producer.dtype)
+
+
+def _kept_inputs(program: kir.Program) -> Iterator[tuple[str, Buffer]]:
+    """Yield the inputs that a program leaves as they are, with their buffers."""
+    stored = kir.written(program.body)
+    given = {output.inplace for output in program.outputs}
+    for param in program.params:
+        buffer = param.buffer
+        if param.kind != "input" or buffer is None:
+            continue
+        if buffer not in stored and param.name not in given:
+            yield buffer.tensor, buffer
+
+
+def _element(producer: MathTensor, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Return the element that a read finds, at 0 along axes of one element."""
+    return tuple([
+        ZERO if axis.kind is IterKind.BROADCAST else place
+        for axis, place in zip(producer.logical, indices, strict=True)
+    ])  # fmt: skip
 
 
 def _asked(value: Expr) -> frozenset[Arg]:
@@ -176,11 +211,18 @@ def _conjuncts(condition: Expr, wanted: bool) -> list[Expr]:
     other = condition.args[-1]
     if isinstance(other, Const) and condition.op == ("ne" if wanted else "eq"):
         return _peeled(condition.args[0], other)  # what must hold where it is not that literal
-    sides = [_as_index(arg) for arg in condition.args]
+    sides = [_side(arg) for arg in condition.args]
     if any(side is None for side in sides):
         return []
     op = condition.op if wanted else _OPPOSITE[condition.op]
     return [Op(op, tuple([s for s in sides if s is not None]), dtypes.bool_)]
+
+
+def _side(value: Expr) -> Expr | None:
+    """Return a side of a comparison as an index: as `_as_index`, or an int64 of an input alone."""
+    if isinstance(value, Op) and value.op == "cast" and value.dtype is dtypes.int64:
+        (value,) = value.args if isinstance(value.args[0], Load) else (value,)
+    return cast(value, dtypes.index) if isinstance(value, Load) else _as_index(value)
 
 
 def _as_index(value: Expr) -> Expr | None:
@@ -196,7 +238,9 @@ def _as_index(value: Expr) -> Expr | None:
         return None
     if value.op == "cast":
         (inner,) = value.args
-        data = isinstance(inner, Arg) and inner.number >= 0
+        # A sum with an int64 of an input may wrap.
+        data = isinstance(inner, Load) and inner.dtype.size < dtypes.int64.size
+        data = data or (isinstance(inner, Arg) and inner.number >= 0)
         if data and inner.dtype in dtypes.INTEGERS:
             return cast(inner, dtypes.index)
         return _as_index(inner) if inner.dtype in (dtypes.int64, dtypes.index) else None
@@ -212,8 +256,8 @@ def _as_index(value: Expr) -> Expr | None:
 
 
 def with_temporaries(
-    chosen: Mapping[Site, Mapping[Arg, Load]], sites: Sequence[Site]
-) -> dict[Site, Mapping[Arg, Load]]:
+    chosen: Mapping[Site, Mapping[Expr, Load]], sites: Sequence[Site]
+) -> dict[Site, Mapping[Expr, Load]]:
     """Return by which loads data choose what runs.
 
     These are those of stores, of temporaries under the same tests, since an update of several

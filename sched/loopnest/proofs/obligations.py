@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 from loopnest import kir
 from loopnest.proofs.data_indices import DataIndices, Need, Trusted, Unbounded
+from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.program_model import Access, Model, Site, reads_memory
 from loopnest.proofs.template_matching import (
     Agreement,
@@ -25,7 +26,8 @@ from loopnest.proofs.template_matching import (
     match,
     reducer_of,
 )
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.expr import Expr, Load
+from loopnest.scalar.templates import at
 from loopnest.tensor.definition import data_of
 from loopnest.tensor.math_snapshot import MathDefinition, MathSnapshot, MathTensor
 
@@ -101,12 +103,19 @@ class CollectiveMath:
     args: tuple[Operand, ...]
 
 
-def work_of(model: Model, math: MathSnapshot, site: Site, other: StoredValue | None = None) -> Work:
+def work_of(
+    model: Model,
+    math: MathSnapshot,
+    live: LivePoints,
+    site: Site,
+    other: StoredValue | None = None,
+) -> Work:
     """Return the store at `site` with what the math demands of it.
 
     Args:
         model: the program.
         math: what it should compute.
+        live: which elements of its reductions count.
         site: the store's.
         other: the operands of its value, where that is not of the math's form.
 
@@ -145,8 +154,11 @@ def work_of(model: Model, math: MathSnapshot, site: Site, other: StoredValue | N
     for need in own:
         _same_component(math, need)
     own += data.needs
+    own += _tested(model, site, own)
+    if kind == "update" and tensor.definition.reducer is not None:
+        own += _bounds(model, math, live, tensor, site)
     return Work(
-        site, store, tensor, kind, write, element, (*own, *_tested(model, site, own)),
+        site, store, tensor, kind, write, element, tuple(own),
         tuple(found.equalities), tuple(found.conditions), tuple(data.trusted),
         tuple(data.unbounded),
     )  # fmt: skip
@@ -164,6 +176,54 @@ def _tested(model: Model, site: Site, needs: Sequence[Need]) -> Iterator[Need]:
             if need is not None and need.demand == "whole":
                 found = replace(access, site=site, moment=test)
                 yield Need(found, need.tensor, need.element)
+
+
+def _bounds(
+    model: Model, math: MathSnapshot, live: LivePoints, tensor: MathTensor, site: Site
+) -> Iterator[Need]:
+    """Yield what the tests around an update must find of the inputs by which elements count."""
+    store = site.node
+    assert isinstance(store, kir.Store)
+    for data, test, access in bounding_loads(model, live, tensor, site):
+        source = math.tensor(access.buffer.tensor)
+        assert source is not None
+        element = tuple([at(index, store.coordinate) for index in data.args])
+        found = replace(access, site=site, moment=test)
+        yield Need(found, source, element[: len(source.logical)])
+
+
+def bounding_loads(
+    model: Model, live: LivePoints, tensor: MathTensor, site: Site
+) -> Iterator[tuple[Load, Site, Access]]:
+    """Yield for each input element by which the math chooses what a store folds where it is tested.
+
+    That is a load of the same input by a test around the store, of the same element where there is
+    one. What is yielded is the element of the math, over coordinates, the test and its access.
+    """
+    store = site.node
+    assert isinstance(store, kir.Store)
+    left: dict[Load, tuple[Site, Access]] = {}
+    for test in model.tests_around(site):
+        for access in model.accesses_of(test):
+            if not access.flat:
+                left.setdefault(Load(access.buffer, access.index), (test, access))
+    wanted = [data for data in live.data(tensor) if isinstance(data, Load)]
+    placed = {data: [at(i, store.coordinate) for i in data.args] for data in wanted}
+
+    def same(data: Load, load: Load) -> bool:
+        pairs = zip(placed[data], load.args, strict=True)
+        return data.buffer is load.buffer and all(model.algebra.equal(a, b) for a, b in pairs)
+
+    # Those of the same element come first, so that another one is held against what is left.
+    chosen = {data: next((x for x in left if same(data, x)), None) for data in wanted}
+    for load in chosen.values():
+        if load is not None and load in left:
+            yield from [(d, *left[load]) for d, x in chosen.items() if x is load]
+            del left[load]
+    for data in [data for data, load in chosen.items() if load is None]:
+        other = next((x for x in left if x.buffer is data.buffer), None)
+        if other is not None:
+            yield data, *left.pop(other)
 
 
 def _claimed(tensor: MathTensor, store: kir.Store) -> tuple[Expr, ...]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
 
 from loopnest import kir
+from loopnest.kir.buffers import Buffer
 from loopnest.proofs.program_model import Guards, Model, Site
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
@@ -29,6 +31,7 @@ from loopnest.scalar.expr import (
     Local,
     Op,
     Symbol,
+    loads,
 )
 
 Array: TypeAlias = "npt.NDArray[np.int64]"
@@ -149,6 +152,28 @@ class Points:
         result.values[node] = np.tile(numbers, self.count)
         return result
 
+    def with_data(
+        self,
+        asked: Iterable[Load],
+        data: Mapping[Buffer, Array],
+        lets: Mapping[Local, Site],
+        sizes: Mapping[str, int],
+    ) -> Points:
+        """Return the points with what some loads of inputs find, where `data` has their elements.
+
+        A load that leaves its input finds one of its elements; that it does is a fault of its own.
+        """
+        values = dict(self.values)
+        for load in asked:
+            array = data.get(load.buffer)
+            if array is None or load.flat or load in values:
+                continue
+            index = [self.array(i, lets, sizes) for i in load.args]
+            inside = zip(index, array.shape, strict=True)
+            place = tuple([np.clip(i, 0, max(extent - 1, 0)) for i, extent in inside])
+            values[load] = array[place] if array.size else np.zeros(self.count, np.int64)
+        return Points(self.count, values, self.thread, self.block, self.time)
+
     def expand(self, var: Index, extent: int) -> Points:
         """Return each point once for every iteration of a loop."""
         values = {v: np.repeat(a, extent) for v, a in self.values.items()}
@@ -266,6 +291,7 @@ class Enumeration:
         sizes: the value of every size symbol.
         most: at most so many points of one statement.
         first: the flags of the arrivals of whose blocks the first goes on, else it is the last one.
+        data: the elements of inputs that tests load.
 
     Attributes:
         faults: arrivals that do not add up: (site, sentence).
@@ -275,9 +301,15 @@ class Enumeration:
     """
 
     def __init__(
-        self, model: Model, sizes: Mapping[str, int], most: int, first: Collection[Local] = ()
+        self,
+        model: Model,
+        sizes: Mapping[str, int],
+        most: int,
+        first: Collection[Local] = (),
+        data: Mapping[Buffer, Array] = MappingProxyType({}),
     ) -> None:
         self.model, self.sizes, self.most, self.first = model, sizes, most, first
+        self.data = data
         program = model.program
         launch = {d: number(size, sizes) for d, size in program.launch}
         self.grid = [launch.get(d, 1) for d in GRID_DIMENSIONS]
@@ -415,6 +447,7 @@ class Enumeration:
         test = self._site_of.get((node, (*now, 0)))  # of data
         if test is not None:
             self._site(test, points, start)
+        points = points.with_data(loads(node.condition), self.data, self.model.names, self.sizes)
         holds = points.where(((node.condition, True),), self.model.names, self.sizes)
         self._body(node.body, points.take(holds), (*now, 1), start + 1)
         later = start + 1 + self._duration(node.body)

@@ -18,6 +18,7 @@ from loopnest.proofs.collectives.collective_contract import is_declared
 from loopnest.proofs.data_indices import Unbounded
 from loopnest.proofs.empty_launches import empty_sizes, of_the_host
 from loopnest.proofs.interface_checks import interface_faults
+from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
 from loopnest.proofs.point_arrays import NoLaunch, Undecidable, number
 from loopnest.proofs.program_model import Model, Site, equal_sizes
@@ -377,7 +378,7 @@ def obligations(
     works: list[Work] = []
     exchanges: list[CollectiveMath] = []
     problems: list[Finding] = []
-    witness = Witness(model, {}, (1, 1, 1), (1, 1, 1))
+    witness, live = Witness(model, {}, (1, 1, 1), (1, 1, 1)), LivePoints(math, model.program)
     problems += [
         witness.statement("scope", f"it uses {name}, which is not defined there", node)
         for node, name in model.undefined
@@ -391,7 +392,7 @@ def obligations(
             if isinstance(site.node, kir.Collective):
                 exchanges.append(collective_math_of(math, site))
             elif isinstance(site.node, kir.Store):
-                works.append(work_of(model, math, site))
+                works.append(work_of(model, math, live, site))
         except Mismatch as found:
             problems.append(_problem(witness, site, found))
     return works, exchanges, problems
@@ -408,12 +409,13 @@ def _other_values(model: Model, math: MathSnapshot, given: dict[str, int]) -> li
     works: list[Work] = []
     exchanges: list[CollectiveMath] = []
     forms: list[OtherForm] = []
+    live = LivePoints(math, model.program)
     for site in (s for s in model.sites if s.within is None):
         try:
             if isinstance(site.node, kir.Collective):
                 exchanges.append(collective_math_of(math, site))
             elif isinstance(site.node, kir.Store):
-                works.append(work_of(model, math, site))
+                works.append(work_of(model, math, live, site))
         except Mismatch as why:
             form = OtherForm.of(model, math, site, why)
             if form is None:

@@ -22,14 +22,16 @@ class DataRange:
         name: of the input.
         low: an expression over sizes.
         high: likewise.
+        ascending: whether no element is below the one before it; the input has one axis then.
     """
 
     name: str
     low: Expr
     high: Expr
+    ascending: bool = False
 
     def __str__(self) -> str:
-        return f"{self.low} <= {self.name} < {self.high}"
+        return f"{self.low} <= {self.name} < {self.high}{', ascending' * self.ascending}"
 
 
 def check_data(
@@ -47,7 +49,7 @@ def check_data(
         subject: the call, for errors.
 
     Raises:
-        LaunchError: an element lies outside; the first one is named.
+        LaunchError: an element lies outside, or below the one before it; the first one is named.
     """
     for declared in ranges:
         low, high = size_value(declared.low, sizes), size_value(declared.high, sizes)
@@ -59,6 +61,25 @@ def check_data(
                 f"but it was declared that {declared}" + _numbers(declared, low, high),
                 allowed_elements(low, high),
             )
+        descent = _first_descent(arrays[declared.name]) if declared.ascending else None
+        if descent is not None:
+            raise LaunchError(
+                subject,
+                f"{declared.name}{descent[0]} is {descent[1]} behind {descent[2]}, "
+                f"but it was declared that {declared}",
+                "pass elements that ascend",
+            )
+
+
+def _first_descent(array: npt.NDArray[Any]) -> tuple[str, int, int] | None:
+    """Return the place and value of the first element below the one before it, and that one."""
+    import numpy as np
+
+    below = np.flatnonzero(array[1:] < array[:-1])
+    if not below.size:
+        return None
+    behind = int(below[0]) + 1
+    return f"[{behind}]", int(array[behind]), int(array[behind - 1])
 
 
 def first_outside(array: npt.NDArray[Any], low: int, high: int) -> tuple[str, int] | None:

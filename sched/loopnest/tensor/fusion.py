@@ -328,7 +328,11 @@ class Fusion:
         self.intents.append(Intent(caller(call), "assume", value=condition))
 
     def assume_range(
-        self, indices: TensorView, low: int | str | Expr, high: int | str | Expr
+        self,
+        indices: TensorView,
+        low: int | str | Expr,
+        high: int | str | Expr,
+        ascending: bool = False,
     ) -> None:
         """Declare that every element of the input `indices` lies in ``low <= element < high``.
 
@@ -338,9 +342,11 @@ class Fusion:
             indices: an input of an integer type.
             low: an int, the name of a size symbol, or an expression of sizes.
             high: likewise.
+            ascending: whether no element is below the one before it, along the one axis there is.
 
         Raises:
-            DefinitionError: no input of integers, bounds that are none, or an empty range.
+            DefinitionError: no input of integers, bounds that are none, an empty range, or an
+                `ascending` that is no bool, or of an input of several axes.
 
         >>> import numpy as np
         >>> import loopnest as ln
@@ -357,10 +363,12 @@ class Fusion:
         """
         from loopnest.tensor.ops.gathers import declared_range
 
-        found = declared_range(self, indices, low, high)
+        found = declared_range(self, indices, low, high, ascending)
         self.change(self, "ranges", (*self.ranges, found))
-        self.trace.note(Step.of("assume_range", None, (indices, low, high)))
-        call = f"{self.name}.assume_range({found.name}, {found.low}, {found.high})"
+        more = {"ascending": True} if ascending else {}
+        self.trace.note(Step.of("assume_range", None, (indices, low, high), more))
+        how = ", ascending=True" if ascending else ""
+        call = f"{self.name}.assume_range({found.name}, {found.low}, {found.high}{how})"
         self.intents.append(Intent(caller(call), "range", value=found.name))
 
     def require(self, *conditions: Expr) -> None:

@@ -7,22 +7,42 @@ read are put in where they are read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import ZERO, Arg, Const, Coordinate, Expr, Op, integer, substitute, walk
+from loopnest.scalar.expr import (
+    ZERO,
+    Arg,
+    Const,
+    Coordinate,
+    Expr,
+    Op,
+    cast,
+    integer,
+    substitute,
+    walk,
+)
 from loopnest.tensor.definition import Definition, Read
 
 _COORDINATE_BITS = 40
 _MOST_BITS = 62
 
+DataOf: TypeAlias = Callable[[Arg, Sequence[Read]], "Expr | None"]
+"""What an `Arg` among some reads is, as data; None where it may not be asked for."""
 
-def index_form(value: Expr, reads: Sequence[Read]) -> Expr | None:
+
+def index_form(value: Expr, reads: Sequence[Read], data: DataOf | None = None) -> Expr | None:
     """Return an index, or an int64 of a template, as an expression of coordinates and sizes.
 
     None where it is another, or may not fit 64 bits.
+
+    Args:
+        value: a template.
+        reads: what its `Arg`s find.
+        data: what tells which integers of at most 32 bits may be a part of an index.
     """
-    found = _form(value, reads)
+    found = _form(value, reads, data)
     return None if found is None or found[1] > _MOST_BITS else found[0]
 
 
@@ -45,7 +65,7 @@ def moved(terms: Sequence[Expr], read: Read) -> tuple[Expr, ...]:
     return tuple([substitute(term, places) for term in terms])
 
 
-def _form(value: Expr, reads: Sequence[Read]) -> tuple[Expr, int] | None:
+def _form(value: Expr, reads: Sequence[Read], data: DataOf | None) -> tuple[Expr, int] | None:
     """Return the expression, and how many bits it may have."""
     match value:
         case Const() if value.dtype.is_integer or value.dtype.kind == "x":
@@ -54,21 +74,30 @@ def _form(value: Expr, reads: Sequence[Read]) -> tuple[Expr, int] | None:
         case _ if value.dtype is dtypes.index and not any(isinstance(n, Arg) for n in walk(value)):
             return value, _COORDINATE_BITS
         case Op() if value.dtype in (dtypes.int64, dtypes.index):
-            return _operation(value, reads)
+            return _operation(value, reads, data)
         case Arg() if value.dtype is dtypes.int64:
             definition = pointwise(reads[value.number])
-            inner = None if definition is None else _form(definition.values[0], definition.reads)
+            inner = None
+            if definition is not None:
+                inner = _form(definition.values[0], definition.reads, data)
             if inner is None:
                 return None
             return moved((inner[0],), reads[value.number])[0], inner[1]
     return None
 
 
-def _operation(value: Op, reads: Sequence[Read]) -> tuple[Expr, int] | None:
+def _operation(value: Op, reads: Sequence[Read], data: DataOf | None) -> tuple[Expr, int] | None:
     if value.op == "cast":
-        wide = value.args[0].dtype in (dtypes.int64, dtypes.index)
-        return _form(value.args[0], reads) if wide else None
-    found = [_form(arg, reads) for arg in value.args]
+        (source,) = value.args
+        if source.dtype in (dtypes.int64, dtypes.index):
+            return _form(source, reads, data)
+        short = source.dtype in dtypes.INTEGERS and source.dtype.size < dtypes.int64.size
+        if data is None or not short or not isinstance(source, Arg):
+            return None
+        element = data(source, reads)
+        bits = 8 * source.dtype.size + 1
+        return None if element is None else (cast(element, dtypes.index), bits)
+    found = [_form(arg, reads, data) for arg in value.args]
     forms = [form for form in found if form is not None]
     if len(forms) < len(found):
         return None

@@ -32,7 +32,7 @@ from loopnest.kir import (
 )
 from loopnest.kir.atomic_updates import operation_of
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.loop_bounds import loop_bounds
+from loopnest.kir.loop_bounds import LoopBounds, loop_bounds
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Local
@@ -161,10 +161,14 @@ class StatementPrinter(ABC):
         """Add a line."""
         self.lines.append(self.pad + line)
 
-    def block(self, header: str, body: tuple[Stmt, ...], footer: str = "}") -> None:
-        """Add ``header { body }``; `header` ends in the brace."""
+    def block(
+        self, header: str, body: tuple[Stmt, ...], footer: str = "}", first: Sequence[str] = ()
+    ) -> None:
+        """Add ``header { first body }``; `header` ends in the brace."""
         self.emit(header)
         outer, self.pad = self.pad, self.pad + "  "
+        for line in first:
+            self.emit(line)
         self.statements(body)
         self.pad = outer
         if footer:
@@ -351,7 +355,7 @@ class StatementPrinter(ABC):
         for pragma in pragmas:
             self.emit(pragma)
         index = self.format.format(node.var)
-        bounds = loop_bounds(node, self.algebra)
+        bounds = loop_bounds(node, self.algebra, of_width=True)
         first: Expr = ZERO
         size, body = self.bound(node), node.body
         if bounds is not None:
@@ -359,7 +363,11 @@ class StatementPrinter(ABC):
             size = self.algebra.min(bounds.stop, size)
         start, bound = self.format.format(first), self.format.format(size, SUM)
         header = f"for (idx_t {index} = {start}; {index} < {bound}; {self.step(node)}) {{"
-        self.block(header + self.remark(node), body)
+        self.block(header + self.remark(node), body, first=self.told(node, bounds))
+
+    def told(self, node: Loop, bounds: LoopBounds | None) -> Sequence[str]:
+        """Return lines at the begin of a loop's body that tell the compiler about it."""
+        return ()
 
     def step(self, node: Loop) -> str:
         """Return how an ordinary loop goes on."""

@@ -24,6 +24,7 @@ from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.statements import Variable, comment, mark, static_size
 from loopnest.backends.cpu.border_loops import Piece, border_pieces
+from loopnest.backends.cpu.chosen_loads import folds_chosen
 from loopnest.backends.cpu.constant_masks import MAX_UNROLL, has_constant_masks, kept_whole
 from loopnest.backends.cpu.data_checks import DataChecks, computing_programs, is_checked
 from loopnest.backends.cpu.first_iterations import first_iterations
@@ -44,11 +45,12 @@ from loopnest.backends.cpu.work_estimate import stores_of
 from loopnest.errors import InternalError
 from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.loop_bounds import LoopBounds
 from loopnest.kir.tiles import without_tiles
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Expr, Local, Op, free_indices
+from loopnest.scalar.expr import Expr, Local, Op, all_of, free_indices, loads, terms_of
 from loopnest.scalar.recursion import deep
 
 VECTOR_BYTES = 64
@@ -334,6 +336,13 @@ class _CPrinter(VectorPrinter):
         self._define(f"const idx_t {index}", index)
         super().plain_loop(node, pragmas or kept_whole(node))
         del self.scope[mark:]
+
+    def told(self, node: Loop, bounds: LoopBounds | None) -> Sequence[str]:
+        """Return what data say of an index, so that a mask by them is a constant in the loop."""
+        known = [] if bounds is None else terms_of(bounds.guard.condition)
+        by_data = [term for term in known if loads(term)]
+        lines = [f"LN_HOLDS({self.format.format(all_of(by_data))});"] if by_data else []
+        return [*lines, "LN_APART();"] if folds_chosen(node) else lines
 
     def _print_peeled(self, node: Loop) -> bool:
         """Print a loop in pieces, in each of which a test holds or fails; return whether it is."""

@@ -53,6 +53,8 @@ class DataChecks:
             yield from self._of_input(
                 self.inputs[declared.name], declared.low, declared.high, number
             )
+            if declared.ascending:
+                yield from self._descends(self.inputs[declared.name], number)
         for number, check in enumerate(self.program.index_checks, len(self.program.ranges)):
             if check.distinct:
                 yield from self._of_distinct(check, number)
@@ -73,6 +75,12 @@ class DataChecks:
     def _some_size_is_zero(self) -> str:
         sizes = [self.names[p.name] for p in self.program.params if p.kind == "size"]
         return " || ".join([f"{size} == 0" for size in sizes]) or "1"
+
+    def _descends(self, param: kir.Param, number: int) -> Iterator[str]:
+        """Yield the test that no element is below the one before it; there is one axis."""
+        step = "1" if param.strides is None else self.size(param.strides[0])
+        asked = ", ".join([self.names[param.name], self.size(param.shape[0]), step])
+        yield f"  if (ln_descends_{param.dtype.name}({asked})) return LN_OUTSIDE + {number};"
 
     def _of_input(self, param: kir.Param, low: Expr, high: Expr, number: int) -> Iterator[str]:
         assert param.buffer is not None

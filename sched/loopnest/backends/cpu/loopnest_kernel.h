@@ -429,6 +429,14 @@ LN_STREAM_TYPE(ln_f64x8, double, LN_NONTEMPORAL_F64)
 LN_TRANSPOSE_TYPE(ln_f32x16, float, int32_t, LN_STAGES_F32)
 LN_TRANSPOSE_TYPE(ln_f64x8, double, int64_t, LN_STAGES_F64)
 
+/* Tells the compiler what holds at this place: the mask of a row whose loop begins and ends with it
+ * is true in that loop. */
+#if defined(__GNUC__)
+#define LN_HOLDS(condition) do { if (!(condition)) __builtin_unreachable(); } while (0)
+#else
+#define LN_HOLDS(condition) ((void)0)
+#endif
+
 /* Keeps a loop around it from being vectorized. GCC 12 turns loads that tests choose, a few elements
  * apart, into one of neighbours under a mask (-O3 with AVX2), where it has unrolled all inner loops:
  * of a fold that keeps its last value it then returns others. */
@@ -504,6 +512,21 @@ static inline __attribute__((unused)) int64_t ln_share(int64_t count, int end) {
     }                                                                                            \
     return found != 0;                                                                           \
   }
+/* Whether an element of x is below the one before it. */
+#define LN_DESCENDS(name, element)                                                               \
+  static inline __attribute__((unused)) bool ln_descends_##name(                                 \
+      const element *x, int64_t count, int64_t step) {                                           \
+    element found = 0;                                                                           \
+    for (int64_t i = 1; i < count; ++i) found |= (element)(x[i * step] < x[(i - 1) * step]);     \
+    return found != 0;                                                                           \
+  }
+LN_DESCENDS(int8, int8_t)
+LN_DESCENDS(int16, int16_t)
+LN_DESCENDS(int32, int32_t)
+LN_DESCENDS(int64, int64_t)
+LN_DESCENDS(uint8, uint8_t)
+LN_DESCENDS(uint16, uint16_t)
+LN_DESCENDS(uint32, uint32_t)
 LN_OUTSIDE_OF(int8, int8_t, INT8_MIN, INT8_MAX)
 LN_OUTSIDE_OF(int16, int16_t, INT16_MIN, INT16_MAX)
 LN_OUTSIDE_OF(int32, int32_t, INT32_MIN, INT32_MAX)

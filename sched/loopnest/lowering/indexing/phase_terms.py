@@ -16,7 +16,7 @@ from loopnest.kir import Let, Store
 from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.lowering.indexing.accesses import Accesses
 from loopnest.lowering.indexing.axis_indices import Environment
-from loopnest.lowering.indexing.idle_points import live_terms
+from loopnest.lowering.indexing.idle_points import LiveTerms
 from loopnest.lowering.indexing.redundant_writes import first_points
 from loopnest.lowering.indexing.tile_owners import owners
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm
@@ -76,6 +76,7 @@ class PhaseTerms:
         self.storage, self.vectors = accesses.storage, accesses.vectors
         self.stages, self._flagged = stages, flagged
         self._flags: dict[TensorView, Local] = {}
+        self.live = LiveTerms(lambda tensor: accesses.storage[tensor].buffer)
 
     # Blocks that go on alone
 
@@ -176,7 +177,7 @@ class PhaseTerms:
         """
         definition, root = compute.unit.definition, env.tensor.domain.root
         assert definition is not None
-        for term in live_terms(definition):
+        for term in self.live.of(definition):
             known: dict[Expr, Expr] = {
                 c: self.accesses.need(env, root[c.number]) for c in coordinates(term)
             }
@@ -199,6 +200,8 @@ class PhaseTerms:
     def _spares(self, compute: Compute, condition: Expr) -> bool:
         """Whether a condition bounds a loop around a phase, or stands outside of one."""
         used = free_indices(condition)
+        if self._chooses(compute, condition):
+            return True
         if loads(condition):  # one of data bounds a loop over the index that it is compared to
             found = gaps(condition, self.algebra)
             inner = frozenset(v for v in used if all(slope(g, v, self.algebra) for g in found))
@@ -218,6 +221,15 @@ class PhaseTerms:
             and (var in used or (n > last and not loads(condition)))
             for n, (var, spec) in enumerate(zip(compute.loops, specs, strict=True))
         )
+
+    def _chooses(self, compute: Compute, condition: Expr) -> bool:
+        """Whether an element of an input, which the index of a serial loop names, is compared."""
+        asked = loads(condition)
+        if not asked or any(load.buffer.kind != "input" for load in asked):
+            return False
+        named = {v for load in asked for index in load.args for v in free_indices(index)}
+        kinds = [self.nest.spec_of[var].parallel for var in compute.loops if var in named]
+        return bool(kinds) and kinds[-1] in (ParallelType.serial, ParallelType.unswitch)
 
     def _holes(self, compute: Compute, env: Environment) -> dict[Expr, PredicateTerm]:
         """Return the tests that keep a phase to the elements that there are.

@@ -7,6 +7,10 @@ the best index of the inner loops. The conditions are those of updates that take
 elsewhere (`indexing.idle_points`). What iterations carry on to later ones alone, as a scan does,
 does not keep the last ones. Ensures that every store that counts is made as before.
 
+A condition may load an element of an input, such as where a row begins. Tests without which there
+is no such element then go around the loop that the condition bounds. Where the index of a loop says
+which element that is, the body stands under the condition as it is, which is no bound.
+
 A loop in which threads meet must run alike in all of them: there a condition is taken at the best
 thread of the block. And barriers in it may order what stands around it: it keeps at least one
 iteration, or nothing around it needs them. The pass comes after predicates, whose tests it moves
@@ -108,6 +112,8 @@ class _Tightening:
     ) -> None:
         self.program, self.algebra, self.idle, self.data = program, algebra, idle, data
         self.written = written(program.body)
+        self.needs: dict[Expr, frozenset[Expr]] = {}
+        """Tests without which what a condition loads of an input may not be there."""
         self._effects: dict[Stmt, _Effects] = {}
         self.threads: dict[Expr, Expr] = {
             LaunchIndex(d): e for d, e in program.launch if d.is_block
@@ -140,7 +146,7 @@ class _Tightening:
                 tests = terms_of(node.condition)
                 rest = [t for t in tests if t not in self.idle]
                 idle = [t for t in tests if t in self.idle]
-                mine = frozenset(t for t in idle if not any(self._shields(r, t) for r in rest))
+                mine = frozenset(t for term in idle for t in self._taken_out(term, rest))
                 inner = {b: g | mine for b, g in self.left(node.body).items()}
                 return _joined([inner, self.left(node.orelse)])
             case Loop():
@@ -160,6 +166,18 @@ class _Tightening:
     def _common(self, terms: Iterable[Expr], parallel: ParallelType) -> frozenset[Expr]:
         """Return the conditions but for data that each thread has, of which some have none."""
         return frozenset(t for t in terms if not self.data.lacks(t, parallel))
+
+    def _taken_out(self, term: Expr, rest: Iterable[Expr]) -> tuple[Expr, ...]:
+        """Return a condition and what it needs of the other tests beside it; () where it may not.
+
+        Only tests of indices alone go out with it, for the sake of elements of inputs.
+        """
+        needed = frozenset(r for r in rest if self._shields(r, term))
+        plain = not any(isinstance(v, Local) or loads(r) for r in needed for v in variables(r))
+        if needed and not (plain and self._of_inputs(term)):
+            return ()
+        self.needs[term] = self.needs.get(term, frozenset()) | needed
+        return (term, *needed)
 
     def _shields(self, test: Expr, term: Expr) -> bool:
         """Whether the data that a condition loads may be missing where another test fails."""
@@ -205,6 +223,8 @@ class _Tightening:
                 condition = self._not_negative(best)
                 if condition not in (TRUE, FALSE):
                     result[condition] = None
+                    needed = self.needs.get(condition, frozenset())
+                    self.needs[condition] = needed | self.needs.get(term, frozenset())
         return frozenset(result)
 
     def _not_negative(self, gap: Expr) -> Expr:
@@ -260,6 +280,11 @@ class _Tightening:
             return (with_bodies(node, inside) if inside else node,)
         mine = terms_of(node.condition)
         rest = [t for t in mine if t not in known]
+        if not node.orelse:
+            # What spares no iteration is not asked: the update adds the identity.
+            rest = [t for t in rest if t not in self.idle or not self._of_inputs(t)]
+            if not rest:
+                return self.body(node.body, known)
         inner = self.body(node.body, known | frozenset(mine))
         if not rest and not node.orelse:
             return inner
@@ -289,7 +314,8 @@ class _Tightening:
         left = {b: g for b, g in every.items() if b not in carried}
         common = frozenset[Expr].intersection(*left.values()) if left else frozenset[Expr]()
         terms = [t for t in self._uniform(node, common) if t not in known]
-        inside = [t for t in terms if _uses(t, node.var) and self._bounds(t, node)]
+        idle = [t for t in terms if t in self.needs]
+        inside = [t for t in idle if _uses(t, node.var) and self._bounds(t, node)]
         around = [t for t in terms if not _uses(t, node.var)]
         # An iteration that only carries on may be left out if no later one counts: the condition
         # must end the loop, not begin it.
@@ -303,8 +329,12 @@ class _Tightening:
         if _meets(node) and not self._is_alone(node):
             around = []
             inside = [t for t in inside if self._holds_at_first(t, node.var)]
+        inside, around = self._with_needs(inside, around, known)
         now = known | frozenset(inside) | frozenset(around)
-        body = self.body(node.body, now)
+        chosen = [] if _meets(node) or carried else self._chosen(node, idle, now)
+        body = self.body(node.body, now | frozenset(chosen))
+        if chosen:
+            body = (If(all_of(chosen), body, (), "elsewhere nothing is taken in", node.origin),)
         if inside:
             origin = next((s.origin for s in body if isinstance(s, Loop)), None)
             body = (If(all_of(inside), body, (), BOUND, origin),)
@@ -312,6 +342,33 @@ class _Tightening:
         if around:
             made = If(all_of(around), (made,), (), "elsewhere nothing is taken in", node.origin)
         return made
+
+    def _chosen(self, node: Loop, terms: Iterable[Expr], holds: frozenset[Expr]) -> list[Expr]:
+        """Return the conditions by data of which a loop's index says what they load."""
+        return [
+            t for t in terms
+            if t in self.idle and t not in holds and self.needs.get(t, frozenset()) <= holds
+            and any(_uses(i, node.var) for load in loads(t) for i in load.args)
+            and self._of_inputs(t) and any(isinstance(n, Loop) for n, _ in walk(node.body))
+        ]  # fmt: skip
+
+    def _of_inputs(self, term: Expr) -> bool:
+        """Whether a condition loads something, of inputs alone."""
+        return bool(loads(term)) and all(load.buffer.kind == "input" for load in loads(term))
+
+    def _with_needs(
+        self, inside: list[Expr], around: list[Expr], known: frozenset[Expr]
+    ) -> tuple[list[Expr], list[Expr]]:
+        """Return the conditions of which all that they load is there, and what they need for it."""
+        holds = known.union(around)
+        inside, wanted = [
+            [t for t in terms if self.needs.get(t, frozenset()) <= holds]
+            for terms in (inside, around)
+        ]
+        idle = [t for t in wanted if t in self.needs]
+        needed = {r for t in (*inside, *idle) for r in self.needs.get(t, ())}
+        # The needs of a condition come first: it is not asked where one of them fails.
+        return inside, [*[t for t in around if t in needed], *[t for t in idle if t not in needed]]
 
     def _bounds(self, term: Expr, node: Loop) -> bool:
         """Whether a condition sets bounds to a loop's index, the same in all iterations."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from loopnest.proofs.enumeration.enumerated_dataflow import EnumeratedDataflow
 from loopnest.proofs.enumeration.enumerated_races import EnumeratedRaces
 from loopnest.proofs.enumeration.value_provenance import ValueProvenance
 from loopnest.proofs.obligations import CollectiveMath, Work
-from loopnest.proofs.point_arrays import Enumeration, Points, number
+from loopnest.proofs.point_arrays import Array, Enumeration, Points, number
 from loopnest.proofs.program_model import Access, Model, is_callers, strided
 from loopnest.proofs.report import Finding
 from loopnest.proofs.template_matching import Agreement
@@ -42,6 +43,7 @@ class EnumeratedFacts:
         sizes: the value of every size symbol.
         most: at most so many points a statement.
         first: the flags of the arrivals of whose blocks the first goes on, else it is the last one.
+        data: the elements of inputs that tests load.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class EnumeratedFacts:
         sizes: Mapping[str, int],
         most: int = 1 << 20,
         first: Collection[Local] = (),
+        data: Mapping[Buffer, Array] = MappingProxyType({}),
     ) -> None:
         self.model, self.math, self.works, self.sizes = model, math_, works, sizes
-        self.space = Enumeration(model, sizes, most, first)
+        self.space = Enumeration(model, sizes, most, first, data)
         self.witness = Witness(model, sizes, self.space.grid, self.space.block)
         trusted = {w.site: w.trusted for w in works}
         self.table = InstanceTable(model, sizes, self.space, self.witness, trusted)

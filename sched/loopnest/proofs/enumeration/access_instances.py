@@ -112,7 +112,7 @@ class InstanceTable:
         if access.guards:
             where = where[points.where(access.guards, self.model.names, self.sizes)]
             points = points.take(where)
-        for load in data_values(access.index):
+        for load in [x for x in data_values(access.index) if x not in points.values]:
             where, points = self._with_data(access, load, where, points)
         return where, points
 

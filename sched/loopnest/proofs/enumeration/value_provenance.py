@@ -27,6 +27,7 @@ from loopnest.proofs.program_model import Access, Site
 from loopnest.proofs.rfactor_numbering import logical_numbers, root_points
 from loopnest.proofs.template_matching import Combined, Operand
 from loopnest.scalar.enums import MOST_THREADS
+from loopnest.scalar.expr import loads
 from loopnest.tensor.definition import Scan, data_of
 from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
 
@@ -115,7 +116,7 @@ class ValueProvenance:
         self._domains: dict[tuple[str, ...], tuple[Sums, dict[str, Held]]] = {}
         self._results: dict[str, tuple[Array, Sums]] = {}
         self.outside = EnumeratedPadding(self)
-        self.live = LivePoints(math_)
+        self.live = LivePoints(math_, table.model.program)
 
     def shape(self, axes: Sequence[MathAxis]) -> tuple[int, ...]:
         """Return extents as numbers."""
@@ -160,10 +161,16 @@ class ValueProvenance:
 
     def _live(self, tensor: MathTensor) -> Flags | None:
         """Return which elements of a root domain count; None where all do."""
-        conditions = tuple([(c, True) for c in self.live.conditions(tensor) if not data_of((c,))])
+        drawn = self.table.space.data
+        conditions = tuple([
+            (c, True) for c in self.live.conditions(tensor)
+            if not data_of((c,)) and all(load.buffer in drawn for load in loads(c))
+        ])  # fmt: skip
         if not conditions:
             return None
+        asked = dict.fromkeys([load for c, _ in conditions for load in loads(c)])
         points = root_points(self.shape(tensor.root))
+        points = points.with_data(asked, drawn, {}, self.table.sizes)
         return points.where(conditions, {}, self.table.sizes)
 
     def _so_far(self, tensor: MathTensor, scan: Scan, draw: Sums) -> Held:
@@ -326,10 +333,10 @@ class ValueProvenance:
             return self.part(work, need)
         found = self._own.get(work)
         if found is None:
-            found = self._own[work] = self.elements(work)
+            found = self._own[work] = self._elements(work)
         return found
 
-    def elements(self, work: Work) -> Held:
+    def _elements(self, work: Work) -> Held:
         """Return what a store adds that takes in no partial result."""
         points = self.table.space.points[work.site]
         if work.kind == "update":
@@ -391,7 +398,7 @@ class ValueProvenance:
             group = self.groups(exchange)
             if exchange.node.is_so_far(component):
                 inclusive = exchange.node.scan == "inclusive"
-                self._combined[key] = scanned(part, group, self.turns(exchange), inclusive)
+                self._combined[key] = scanned(part, group, self._threads(exchange), inclusive)
                 return self._combined[key]
             size = int(group.max(initial=-1)) + 1
             whole = nothing(size)
@@ -399,7 +406,7 @@ class ValueProvenance:
             np.add.at(whole.sums, group, part.sums)
             np.add.at(whole.results, group, part.results)
             np.logical_and.at(whole.valid, group, part.valid)
-            order = part.order.grouped(group, self.turns(exchange))
+            order = part.order.grouped(group, self._threads(exchange))
             if not exchange.node.in_order:
                 order = order.unless_several(part.order, group)
             whole.order.put(np.arange(size), order)
@@ -428,7 +435,7 @@ class ValueProvenance:
         result: Flags = found[group]
         return result
 
-    def turns(self, exchange: CollectiveMath) -> Array:
+    def _threads(self, exchange: CollectiveMath) -> Array:
         """Return for each point of a collective its thread's number along its dimensions."""
         space = self.table.space
         places = space.places(space.points[exchange.site])

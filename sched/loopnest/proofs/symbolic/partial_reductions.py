@@ -177,10 +177,11 @@ class PartialReductions:
             places += self.tilings.tile(work)
             within = self.outside.folded(work)
             chosen = setting.chosen[work.site]
-            places += [setting.text(setting.algebra.poly(x, setting.env)) for x in chosen.values()]
-            data: dict[Expr, Expr] = dict(chosen.items())
+            data: dict[Expr, Expr] = {x: chosen[x] for x in setting.live.data(work.tensor)}
+            named = [setting.algebra.poly(x, setting.env) for x in data.values()]
+            places += [setting.text(p) for p in named]
             for condition in setting.live.conditions(work.tensor):
-                here = substitute(at(condition, work.store.coordinate), data)
+                here = at(substitute(condition, data), work.store.coordinate)
                 within += setting.guards(((here, True),))
             adds = setting.over(again, f"C[{', '.join(places)}]", within)
         # Within one value, from one start on, each element is added by one point alone.

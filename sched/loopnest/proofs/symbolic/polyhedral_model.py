@@ -15,7 +15,7 @@ from loopnest.proofs.data_indices import Need, Trusted
 from loopnest.proofs.index_notation import Forms, Group
 from loopnest.proofs.isl_spaces import Spaces
 from loopnest.proofs.live_points import LivePoints, with_temporaries
-from loopnest.proofs.obligations import CollectiveMath, Work
+from loopnest.proofs.obligations import CollectiveMath, Work, bounding_loads
 from loopnest.proofs.program_model import (
     Access,
     Guards,
@@ -49,7 +49,8 @@ from loopnest.scalar.enums import (
     MOST_THREADS,
     ParallelType,
 )
-from loopnest.scalar.expr import Arg, Const, Expr, Load, Local, Op, loads
+from loopnest.scalar.expr import Const, Expr, Load, Local, Op, loads
+from loopnest.scalar.templates import at
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MAX_OPERATIONS = 10_000_000
@@ -104,8 +105,13 @@ class PolyhedralModel(IslRelations):
         self._by_data: dict[tuple[object, ...], Instances] = {}
         self._trusted: dict[Site, tuple[Trusted, ...]] = {w.site: w.trusted for w in works}
         self._data: dict[Load, str] = {}
-        self.live = LivePoints(math_)
+        self.live = LivePoints(math_, model.program)
         self.chosen = with_temporaries({w.site: self.chosen_by(w) for w in works}, model.sites)
+        for site in model.sites:
+            chosen = dict(self.chosen.get(site, {}))
+            kept = [x for x in self._tested(site) if self.live.is_kept(x)]
+            chosen.update([(x, x) for x in kept if x not in chosen.values()])
+            self.chosen[site] = chosen
         for load in self._loads():
             name = self._data.setdefault(load, f"d_{len(self._data)}")
             self.env[load] = variable(name)
@@ -203,7 +209,7 @@ class PolyhedralModel(IslRelations):
     def _instances(self, site: Site, name: str, moment: Site) -> Instances:
         spaces = self.spaces
         variables = spaces.variables(site)
-        chosen = [self._data[load] for load in self.chosen.get(site, {}).values()]
+        chosen = self._named_data(site)
         ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
         conditions = [*spaces.limits(site), *ties]
         conditions += self.guards(site.guards)
@@ -230,21 +236,42 @@ class PolyhedralModel(IslRelations):
         for found in self.chosen.values():
             yield from found.values()
 
-    def chosen_by(self, work: Work) -> dict[Arg, Load]:
-        """Return the loads by which data choose what an update folds, by the math's `Arg`s.
+    def _tested(self, site: Site) -> list[Load]:
+        """Return what the tests around a site load, each once."""
+        return list(dict.fromkeys([x for test, _ in site.guards for x in loads(test)]))
+
+    def _named_data(self, site: Site) -> list[str]:
+        """Return the variables of the data by which the points of a site are chosen."""
+        return list(dict.fromkeys([self._data[x] for x in self.chosen.get(site, {}).values()]))
+
+    def tested_at(self, at: Instances) -> list[tuple[str, Load]]:
+        """Return the elements of inputs that the tests around points load, with their variables."""
+        return [(n, x) for x, n in self._data.items() if n in at.variables and self.live.is_kept(x)]
+
+    def chosen_by(self, work: Work) -> dict[Expr, Load]:
+        """Return the loads by which data choose what an update folds, by what the math has there.
 
         Only what is known to be the math's data may stand in a test around it: that an update
         happens for some value of other data does not say that it does for the one at hand. The
-        needs of a store say that its own load and each test find that.
+        needs of a store say that its own load and each test find that. Another test may be of an
+        input if what is stored is a thread's own, and made under that test: who reads it is under
+        the test, too.
 
         Raises:
             NotProved: such data is no load, or a test around a store is of others.
         """
         wanted = self.live.data(work.tensor) if work.kind == "update" else ()
-        found: dict[Arg, Load] = {}
-        for arg in wanted:
+        bounds = bounding_loads(self.model, self.live, work.tensor, work.site) if wanted else ()
+        tested = {data: Load(a.buffer, a.index) for data, _, a in bounds}
+        found: dict[Expr, Load] = {}
+        for data in wanted:
+            if isinstance(data, Load):
+                # No test need ask for it: then it stands for itself, where the element is.
+                place = [at(index, work.store.coordinate) for index in data.args]
+                found[data] = tested.get(data, Load(data.buffer, tuple(place)))
+                continue
             assert work.tensor.definition is not None
-            name = work.tensor.definition.reads[arg.number].producer
+            name = work.tensor.definition.reads[data.number].producer
             own = [n for n in work.needs if n.demand == "whole" and not n.in_test]
             operands = [n.operand for n in own if n.tensor.name == name]
             plain = [o for o in operands if isinstance(o, Access) and not o.flat]
@@ -252,9 +279,11 @@ class PolyhedralModel(IslRelations):
             same = {Load(o.buffer, o.index) for o in plain}
             if len(operands) != len(plain) or len(same) != 1:
                 raise NotProved(f"the data that choose what {work.tensor.name} folds")
-            (found[arg],) = same
-        tests = [load for condition, _ in work.site.guards for load in loads(condition)]
-        if not set(tests) <= set(found.values()):
+            (found[data],) = same
+        made = self.model.lifetime(work.write)
+        around = [] if made is None or not is_private(work.store.storage) else self._tested(made)
+        inner = {load for load in around if self.live.is_kept(load)}
+        if not set(self._tested(work.site)) <= {*found.values(), *inner}:
             raise NotProved(f"a test of data around {work.tensor.name}")
         return found
 
@@ -474,7 +503,7 @@ class PolyhedralModel(IslRelations):
         if made is None:
             return []
         if is_private(access.buffer):
-            return self.spaces.variables(made)
+            return [*self.spaces.variables(made), *self._named_data(made)]
         members = [m for m in self.spaces.members_of(made) if not m.startswith("t_block")]
         return self.spaces.replaced(members)
 

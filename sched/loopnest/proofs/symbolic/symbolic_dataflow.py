@@ -142,6 +142,7 @@ class SymbolicDataflow:
             taken.add(twin)
             guards = tuple([g for g in work.site.guards if g in twin.site.guards])
             site = replace(work.site, guards=guards)
+            setting.chosen[site] = setting.chosen.get(work.site, {})
             at = setting.instances(site)
             yield at, setting.access(at, work.write), [own, setting.sites[twin.site]]
 

@@ -34,7 +34,8 @@ from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
 from loopnest.proofs.template_matching import Combined
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import Coordinate, Expr, Op
+from loopnest.scalar.expr import Coordinate, Expr, Load, Op
+from loopnest.scalar.templates import coordinates
 from loopnest.tensor.math_snapshot import MathTensor
 
 
@@ -149,6 +150,7 @@ class Values:
         self, at: Instances, held: Any, tensor: MathTensor, element: Sequence[Poly]
     ) -> None:
         """Show that the elements held are just those that `element` of `tensor` folds."""
+        held = held.intersect(self._at_data(at, tensor, element))
 
         def covers(held: Any, wanted: Any) -> None:
             if not held.is_equal(wanted):
@@ -156,6 +158,28 @@ class Values:
                 self.setting.require_empty(wrong, f"the domain of {tensor.name}")
 
         self.setting.require_once(covers, held, self._wanted(at, tensor, element))
+
+    def _at_data(self, at: Instances, tensor: MathTensor, element: Sequence[Poly]) -> Any:
+        """Return the map from reads to all that has the data by which the reads are chosen.
+
+        What a test around a read loads is the same number as what the math has at that element.
+        """
+        setting = self.setting
+        env: dict[Expr, Poly] = {
+            place: value
+            for place, value in zip(tensor.places, element, strict=True)
+            if isinstance(place, Coordinate)
+        }
+        ties: list[str] = []
+        for n, data in enumerate(setting.live.data(tensor)):
+            if not isinstance(data, Load) or not set(coordinates(data)) <= env.keys():
+                continue
+            wanted = [setting.algebra.poly(i, env) for i in data.args]
+            ties += [
+                f"g{n} = {name}" for name, load in setting.tested_at(at)
+                if load.buffer is data.buffer and setting.polys(load.args) == wanted
+            ]  # fmt: skip
+        return setting.over(at, f"C[{', '.join(self.parts.tilings.names(tensor))}]", ties)
 
     def _wanted(self, at: Instances, tensor: MathTensor, element: Sequence[Poly]) -> Any:
         """Return the map from reads to the root coordinates that they must have folded."""
@@ -184,7 +208,8 @@ class Values:
                         start, own = setting.text(p), setting.text(value)
                         conditions.append(f"floor(({start})/{length}) = floor(({own})/{length})")
                 conditions.append(f"{setting.text(p)} {sign} {setting.text(value)}")
-        return setting.over(at, f"C[{', '.join(names)}]", conditions)
+        found = setting.over(at, f"C[{', '.join(names)}]", conditions)
+        return found.intersect(self._at_data(at, tensor, element))
 
     def _quotients(
         self, tensor: MathTensor, element: Sequence[Poly], env: Mapping[Expr, Poly]

@@ -214,7 +214,9 @@ def _gathered(
     return define(tv.fusion, name, (tv, indices), reads, axes, tv.dtype, value, note)
 
 
-def declared_range(fusion: Fusion, indices: object, low: object, high: object) -> DataRange:
+def declared_range(
+    fusion: Fusion, indices: object, low: object, high: object, ascending: object
+) -> DataRange:
     """Return what `Fusion.assume_range` declares.
 
     Raises:
@@ -226,10 +228,16 @@ def declared_range(fusion: Fusion, indices: object, low: object, high: object) -
         raise DefinitionError(call, f"{show(indices)} is no input of this fusion", hint)
     if indices.dtype.kind != "i":
         raise DefinitionError(call, f"{indices.name} is {indices.dtype}", "use an integer type")
-    ends = [_bound(fusion, call, end) for end in (low, high)]
-    if all(isinstance(end, Const) for end in ends) and fusion.algebra.proves_le(ends[1], ends[0]):
+    least, behind = [_bound(fusion, call, end) for end in (low, high)]
+    plain = isinstance(least, Const) and isinstance(behind, Const)
+    if plain and fusion.algebra.proves_le(behind, least):
         raise DefinitionError(call, f"no number is in {low}..{high}", "low is below high")
-    return DataRange(indices.name, *ends)
+    if not isinstance(ascending, bool):
+        raise DefinitionError(call, f"ascending={show(ascending)} is no bool", "give True or False")
+    if ascending and len(indices.domain.logical) != 1:
+        found = f"{indices.name} has {len(indices.domain.logical)} axes"
+        raise DefinitionError(call, found, "elements ascend along one axis")
+    return DataRange(indices.name, least, behind, ascending)
 
 
 def _bound(fusion: Fusion, call: str, end: object) -> Expr:
