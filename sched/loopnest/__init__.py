@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.costs import assert_cost, profile
     from loopnest.devtools.bisection import bisect
     from loopnest.devtools.cli import main
+    from loopnest.devtools.explanation import explain, explain_inline
     from loopnest.devtools.kernel_def import KernelDef, kernel
     from loopnest.facade import Kernel, compile, compile_many, lower
     from loopnest.kir.instruction_rows import Instruction, Operand, add_instruction, instructions
@@ -155,6 +156,7 @@ _LAZY = {
         "loopnest.costs": "assert_cost profile",
         "loopnest.devtools.bisection": "bisect",
         "loopnest.devtools.cli": "main",
+        "loopnest.devtools.explanation": "explain explain_inline",
         "loopnest.devtools.kernel_def": "KernelDef kernel",
         "loopnest.facade": "Kernel compile compile_many lower",
         "loopnest.kir": "kir",
@@ -288,6 +290,8 @@ __all__ = [
     "exp",
     "exp2",
     "expand",
+    "explain",
+    "explain_inline",
     "flatten",
     "flip",
     "float8_e4m3fn",

@@ -11,7 +11,14 @@ from loopnest import kir
 from loopnest.errors import CompileError, LoopnestError, LoweringError, kind_of
 from loopnest.kir.kernel_facts import BufferInfo, Parameter, Stages
 from loopnest.kir.legal_program import program_faults
-from loopnest.kir.lowered import BUFFERS, KernelRecord, Lowered, Note, TensorInfo
+from loopnest.kir.lowered import (
+    BUFFERS,
+    Explained,
+    KernelRecord,
+    Lowered,
+    Note,
+    TensorInfo,
+)
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.recursion import deep
@@ -240,6 +247,10 @@ class Kernel:
         from text have none.
         """
         return () if self._lowered.notes is None else self._lowered.notes()
+
+    def explained(self) -> tuple[Explained, ...] | None:
+        """Return what `loopnest.explain` shows; None where there is no schedule to ask."""
+        return None if self._lowered.explained is None else self._lowered.explained()
 
     # Launches
 

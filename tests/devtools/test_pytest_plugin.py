@@ -95,7 +95,7 @@ def test_a_failure_tells_the_notes(project):
     golden.write_text(golden.read_text().replace("32", "64"))
     assert (
         "note: y.i1: a loop over y.i1: i0 * 32 + i1 < N is tested in each iteration, because "
-        "y: split by 32 need not divide N; state by f.assume that tiles divide the sizes, or "
+        'y: split by 32 need not divide N; f.assume("N % 32 == 0"), or '
         "parallelize this axis, or one around it, as unswitch "
         f"({project.path}/test_double.py:12)"
     ) in failure(project)

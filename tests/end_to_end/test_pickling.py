@@ -334,7 +334,7 @@ FIELDS = {
     lowered.TensorInfo: "name dtype shape memory buffer compute_at_pos leaf",
     lowered.KernelRecord: "program tensors buffers math scalar",
     lowered.Note: "subject asked became why remedy origin",
-    lowered.Lowered: "program stages tensors buffers math scalar notes",
+    lowered.Lowered: "program stages tensors buffers math scalar notes explained",
     intents.Intent: "origin kind tensor axis value of",
     math_snapshot.MathAxis: "extent kind",
     math_snapshot.MathRead: "producer indices",

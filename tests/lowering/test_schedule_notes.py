@@ -149,7 +149,7 @@ def test_guard_in_the_innermost_loop() -> None:
     y.split(0, 4)
     assert notes(f) == [
         "y.i1: a loop over y.i1: i0 * 4 + i1 < N is tested in each iteration, because y: split "
-        "by 4 need not divide N; state by f.assume that tiles divide the sizes, or parallelize "
+        'by 4 need not divide N; f.assume("N % 4 == 0"), or parallelize '
         "this axis, or one around it, as unswitch"
     ]
     f.assume("N % 4 == 0")
@@ -177,7 +177,7 @@ def test_guard_of_a_static_size() -> None:
     y.split(0, 4)
     assert notes(f) == [
         "y.i1: a loop over y.i1: i0 * 4 + i1 < 5 is tested in each iteration, because y: split "
-        "by 4 need not divide 5; split by a factor that divides the extent, or parallelize "
+        "by 4 need not divide 5; split by 5 in place of 4: 5 divides 5, or parallelize "
         "this axis, or one around it, as unswitch"
     ]
 

@@ -317,13 +317,13 @@ class Profile:
         )
 
     def __str__(self) -> str:
-        return "\n\n".join([f"{title}\n{_text(rows)}" for title, rows in self._tables()])
+        return "\n\n".join([f"{title}\n{text_table(rows)}" for title, rows in self._tables()])
 
     def __repr__(self) -> str:
         return f"<Profile of {self.name}>"
 
     def _repr_html_(self) -> str:
-        return "".join([_html(title, rows) for title, rows in self._tables()])
+        return "".join([html_table(title, rows) for title, rows in self._tables()])
 
 
 _NUMBERS = (
@@ -394,7 +394,7 @@ def _bytes(count: int) -> str:
     return f"{count} B"
 
 
-def _text(rows: Sequence[Sequence[str]]) -> str:
+def text_table(rows: Sequence[Sequence[str]]) -> str:
     """Return a table as lines of text."""
     shown = rows if any(rows[0]) else rows[1:]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
@@ -406,7 +406,8 @@ def _text(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _html(title: str, rows: Sequence[Sequence[str]]) -> str:
+def html_table(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """Return a table with its head first as HTML."""
     head, *body = rows
     top = "".join([f"<th>{html.escape(cell)}</th>" for cell in head]) if any(head) else ""
     lines = [

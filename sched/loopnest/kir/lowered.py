@@ -68,6 +68,25 @@ class Note:
         return f"{self.subject}: {self.asked}: {self.became}, because {self.why}; {self.remedy}{at}"
 
 
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """Why a tensor came out as it did.
+
+    Args:
+        name: of the tensor.
+        place: where it is computed, what keeps it there, and the calls that take it deeper.
+        buffers: why its memory is as large as it is: its buffer, then its accumulator.
+        tests: those around what computes it; the remedy of each makes it superfluous.
+        notes: those of the kernel that concern it.
+    """
+
+    name: str
+    place: Note
+    buffers: tuple[Note, ...]
+    tests: tuple[Note, ...]
+    notes: tuple[Note, ...]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Lowered:
     """The result of lowering one fusion.
@@ -82,6 +101,8 @@ class Lowered:
             `requires` do not hold; None where the program requires nothing.
         notes: looks, once, for what was asked in the program, and says what is not there; None
             for a program made by hand and for a scalar variant.
+        explained: tells of each tensor why it came out so; None where there is no schedule to ask:
+            likewise, and for what was pickled.
     """
 
     program: Program
@@ -91,6 +112,7 @@ class Lowered:
     math: Callable[[], MathSnapshot] | None = None
     scalar: Callable[[], Lowered] | None = None
     notes: Callable[[], tuple[Note, ...]] | None = None
+    explained: Callable[[], tuple[Explained, ...]] | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Lowered], tuple[object, ...]]:
         """Pickle all that it would make, made."""

@@ -41,6 +41,7 @@ from loopnest.lowering.plan_checks import check_plan, check_scans
 from loopnest.lowering.reductions.element_counts import element_counts
 from loopnest.lowering.reductions.exchange_body import FreshNames
 from loopnest.lowering.reductions.grid_reduction import GridReduction, block_stage, last_blocks
+from loopnest.lowering.schedule_notes.explanations import explained
 from loopnest.lowering.schedule_notes.findings import notes_of
 from loopnest.lowering.schedule_notes.lowered_schedule import lowering_of
 from loopnest.lowering.watchers import chosen_watchers
@@ -307,7 +308,9 @@ def _variants(fusion: Fusion, watchers: Sequence[Watcher]) -> Lowered:
     for state in whole.launches:
         state.frame = replace(state.frame, requires=tuple(tests))
     perform(PASSES[_INDEXED:], whole, watchers)
-    return replace(_lowered(whole, watchers), scalar=lambda: replace(scalar, notes=None))
+    return replace(
+        _lowered(whole, watchers), scalar=lambda: replace(scalar, notes=None, explained=None)
+    )
 
 
 def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:
@@ -320,8 +323,9 @@ def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:
     asked = lowering_of(state.plan, state.storage, state.program, state.fusion.facts)
     math = capture(state.fusion)
     return Lowered(
-        state.program, tuple(state.texts), infos, buffers, math, notes=partial(notes_of, asked)
-    )
+        state.program, tuple(state.texts), infos, buffers, math,
+        notes=partial(notes_of, asked), explained=partial(explained, asked, lower),
+    )  # fmt: skip
 
 
 def _meetings(

@@ -39,7 +39,7 @@ from loopnest.tensor.intents import Intent, LeftBehind
 from loopnest.tensor.overlapping_tiles import overlaps
 from loopnest.tensor.tensor_view import TensorView
 
-_STRICT = frozenset({ParallelType.vectorize})
+STRICT = frozenset({ParallelType.vectorize})
 _BEST_EFFORT = frozenset({ParallelType.vectorize, ParallelType.unroll})
 
 
@@ -99,10 +99,10 @@ def inline_at(tensor: TensorView, pos: Axis) -> TensorView:
     place = leading_position(tensor, pos)
     if place <= tensor.compute_at_pos:
         return tensor
-    if place > structural_limit(tensor, _STRICT):
+    if place > structural_limit(tensor, STRICT):
         place = _tile(tensor, place)
-    largest = largest_position(tensor, _STRICT)
-    if largest < place <= structural_limit(tensor, _STRICT):
+    largest = largest_position(tensor, STRICT)
+    if largest < place <= structural_limit(tensor, STRICT):
         conflict = _conflict(tensor.fusion, tensor.siblings[0], place)
         raise PrimitiveRefused(conflict, f"the largest legal position is {largest}")
     if place > largest:
@@ -124,7 +124,7 @@ def _tile(tensor: TensorView, place: int) -> int:
     """
     whole = place == tensor.ndim
     found = tiles_at(tensor, None if whole else place)
-    if found is None or _passes_barred(tensor, len(found.loops), _STRICT):
+    if found is None or _passes_barred(tensor, len(found.loops), STRICT):
         return place
     _bind_tiles(tensor, found.domain)
     return len(found.loops) if whole else place
@@ -155,7 +155,7 @@ def _refuse_barred(tensor: TensorView, place: int, largest: int) -> None:
             for position, other in enumerate(shared_positions(twin, consumer)[:place]):
                 for holder, number in ((twin, position), (consumer, other)):
                     axis = holder.domain.leaf[number]
-                    if axis.pinned or axis.parallel in _STRICT:
+                    if axis.pinned or axis.parallel in STRICT:
                         how = "pinned" if axis.pinned else "vectorized"
                         raise PrimitiveRefused(
                             f"position {place} lies past axis {place_text(axis, number)} of "
@@ -252,12 +252,12 @@ def _has_no_place(tensor: TensorView, scheduled: Collection[TensorView]) -> bool
     took it along. It is LOCAL then, and holds several elements there.
     """
     pos = tensor.compute_at_pos
-    if not pos or not _loops_left(tensor.domain, pos):
+    if not pos or not loops_left(tensor.domain, pos):
         return not pos
     return tensor.memory is Memory.LOCAL and not any(t in scheduled for t in tensor.siblings)
 
 
-def _loops_left(domain: TensorDomain, pos: int) -> bool:
+def loops_left(domain: TensorDomain, pos: int) -> bool:
     """Whether a tensor at `pos` holds several elements: an axis of its own lies behind."""
     return any(axis.size is not ONE and not axis.is_reduction for axis in domain.leaf[pos:])
 
@@ -269,15 +269,34 @@ def _left_behind(tensor: TensorView) -> LeftBehind | None:
     """
     pos = tensor.compute_at_pos
     local = tensor.memory is Memory.LOCAL and not any(t.is_output for t in tensor.siblings)
-    if not local or not _loops_left(tensor.domain, pos):
+    if not local or not loops_left(tensor.domain, pos) or barred_axes(tensor, pos, _BEST_EFFORT):
         return None
+    return what_parts(tensor, pos)
+
+
+def barred_axes(
+    tensor: TensorView, pos: int, barred: frozenset[ParallelType] = STRICT
+) -> list[tuple[TensorView, int]]:
+    """Return the axes, each with its tensor, that nothing is inlined past.
+
+    Of those that a tensor would share next with all of its consumers.
+    """
     found = readers(tensor)
     aligned = [shared_positions(twin, consumer) for twin, consumer in found]
-    if all(len(places) > pos for places in aligned):
-        holders = [(tensor, pos), *((c, p[pos]) for (_, c), p in zip(found, aligned, strict=True))]
-        axes = [holder.domain.leaf[place] for holder, place in holders]
-        if any(axis.pinned or axis.parallel in _BEST_EFFORT for axis in axes):
-            return None
+    if not all(len(places) > pos for places in aligned):
+        return []
+    holders = [(tensor, pos), *((c, p[pos]) for (_, c), p in zip(found, aligned, strict=True))]
+    axes = [(holder, place, holder.domain.leaf[place]) for holder, place in holders]
+    return [(h, place) for h, place, axis in axes if axis.pinned or axis.parallel in barred]
+
+
+def what_parts(tensor: TensorView, pos: int) -> LeftBehind:
+    """Return why a tensor with consumers shares no more than `pos` loops with them.
+
+    Nothing but a request for it may be missing: `why` is empty then.
+    """
+    found = readers(tensor)
+    if all(len(shared_positions(twin, consumer)) > pos for twin, consumer in found):
         why = _conflict(tensor.fusion, tensor, pos + 1)
         return LeftBehind(pos, why, recomputation.RECOMPUTE)
     return _unlike(tensor, pos, found)

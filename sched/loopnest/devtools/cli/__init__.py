@@ -1,4 +1,4 @@
-"""The command line: ``loopnest list|dump|run|bench|profile|check|machine``, or a kernel file's.
+"""The command line: ``loopnest list|dump|run|bench|profile|explain|check|machine``, or a file's.
 
 `main` serves both: run by a kernel file (``if __name__ == "__main__": ln.main()``) it works on the
 kernels of that file. A mistake of the user's ends in one sentence, or in the part of the traceback
@@ -20,6 +20,7 @@ import click
 from loopnest.devtools.cli.check_command import HELP as CHECK_HELP
 from loopnest.devtools.cli.check_command import check
 from loopnest.devtools.cli.console_output import Interrupted, UserCodeError, checked_output
+from loopnest.devtools.cli.explain_command import explain
 from loopnest.devtools.cli.kernel_commands import (
     bench,
     dump,
@@ -168,6 +169,7 @@ def _examples(prog: str, script: bool) -> str:
         (f"dump{file} --stage groups", "what shares a loop with what"),
         (f"dump{file} --diff barriers", "what a pass changed"),
         (f"profile{file} -D N=8192", "bytes, conflicts, registers, bounds of the time"),
+        (f"explain{file}{colon}softmax@gpu e", "why a tensor came out so, what changes it"),
         (f"check{file}", "prove it, run it with every access checked"),
     ]
     if not script:
@@ -228,6 +230,7 @@ def command_line(script: bool, prog: str) -> click.Group:
     add("run", run, "target", "seed", *common)
     add("bench", bench, "target", "seed", *common)
     add("profile", profile, "device", "json", *common)
+    group.add_command(_explain_command(spec))
     group.add_command(_check_command(script, prog))
     if not script:
         group.add_command(show_machine)
@@ -239,6 +242,13 @@ def _spec(script: bool, metavar: str) -> Callable[[Command], Command]:
     if script:
         return click.argument("spec", required=False, default="", metavar=metavar)
     return click.argument("spec", metavar=metavar)
+
+
+def _explain_command(spec: Callable[[Command], Command]) -> click.Command:
+    options = _options("json", "define", "param")
+    tensor = click.argument("tensor", required=False, metavar="[TENSOR]")
+    about = (explain.__doc__ or "").strip()
+    return click.command("explain", help=about)(options(spec(tensor(click.pass_obj(explain)))))
 
 
 def _check_command(script: bool, prog: str) -> click.Command:

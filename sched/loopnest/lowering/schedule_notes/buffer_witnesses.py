@@ -27,13 +27,13 @@ def _memory(lowering: Lowering, intent: Intent) -> Finding:
 
 
 def _allocation(lowering: Lowering, intent: Intent) -> Finding:
-    axes = _buffer_axes(lowering, tensor_of(intent))
+    axes = buffer_axes(lowering, tensor_of(intent))
     shown = ", ".join([str(axis.size) for axis in axes])
     return f"its buffer is made of axes of its allocation domain: {shown or 'one element'}"
 
 
 def _order(lowering: Lowering, intent: Intent) -> Finding:
-    held, axes = lowering.held[tensor_of(intent)], _buffer_axes(lowering, tensor_of(intent))
+    held, axes = lowering.held[tensor_of(intent)], buffer_axes(lowering, tensor_of(intent))
     stored = stored_axes(held.domain)
     if intent.value is None or len([axis for axis in stored if axis in axes]) > 1:
         return "the strides of its buffer have that order"
@@ -50,7 +50,7 @@ def _order(lowering: Lowering, intent: Intent) -> Finding:
 
 
 def _pad(lowering: Lowering, intent: Intent) -> Finding:
-    held, axes = lowering.held[tensor_of(intent)], _buffer_axes(lowering, tensor_of(intent))
+    held, axes = lowering.held[tensor_of(intent)], buffer_axes(lowering, tensor_of(intent))
     stored = stored_axes(held.domain)
     outside = [axis for axis in paddings_of(held.domain) if axis not in axes]
     if not outside:
@@ -68,7 +68,8 @@ def _pad(lowering: Lowering, intent: Intent) -> Finding:
     )
 
 
-def _buffer_axes(lowering: Lowering, tensor: TensorView) -> tuple[IterDomain, ...]:
+def buffer_axes(lowering: Lowering, tensor: TensorView) -> tuple[IterDomain, ...]:
+    """Return the axes that index the buffer of a tensor."""
     where = lowering.storage[tensor]
     if where.axes is not None:
         return where.axes

@@ -11,7 +11,8 @@ from functools import cached_property
 from typing import TypeAlias
 
 from loopnest.fast_init import fast_init
-from loopnest.kir import Loop, Program, Stmt, Store, walk
+from loopnest.kir import Allocate, Loop, Program, Stmt, Store, walk
+from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Note
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec
@@ -23,6 +24,7 @@ from loopnest.scalar.origin import Origin
 from loopnest.schedule.replay import match_leaves
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.fusion import State
 from loopnest.tensor.intents import Intent
 from loopnest.tensor.tensor_view import TensorView
 
@@ -55,6 +57,7 @@ class Lowering:
         spread: why LOCAL buffers of symbolic size are that large, by tensor.
         idle: the assumptions that no proof used, and whether they have a form that one can use.
         starts: for each atomic fold the tensor of its initial values, by name.
+        state: of the fusion then (`Fusion.as_of`).
     """
 
     plan: LoopPlan
@@ -65,6 +68,7 @@ class Lowering:
     spread: Mapping[TensorView, tuple[str, str]]
     idle: Mapping[str, bool]
     starts: Mapping[str, str]
+    state: State
 
     @cached_property
     def stores(self) -> dict[str, list[tuple[Store, tuple[Stmt, ...]]]]:
@@ -84,6 +88,12 @@ class Lowering:
             if isinstance(node, Loop):
                 found.setdefault(node.axis, []).append(node)
         return found
+
+    @cached_property
+    def buffers(self) -> dict[str, Buffer]:
+        """The buffers that the program makes, by name."""
+        made = [n.storage for n, _ in walk(self.program.body) if isinstance(n, Allocate)]
+        return {buffer.name: buffer for buffer in made}
 
     @cached_property
     def finder(self) -> VectorFinder:
@@ -127,7 +137,7 @@ def lowering_of(
     starts = {
         fold.name: t.name for t in fusion.tensors if (fold := started_by(t)) is not None
     }  # fmt: skip
-    return Lowering(plan, storage, program, held, intents, spread, idle, starts)
+    return Lowering(plan, storage, program, held, intents, spread, idle, starts, fusion.state)
 
 
 def _spread(tensor: TensorView) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from loopnest.lowering.schedule_notes.lowered_schedule import (
     UNSWITCHED,
     Lowering,
 )
+from loopnest.lowering.schedule_notes.removals import removal
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
@@ -27,7 +28,7 @@ from loopnest.scalar.expr import (
 )
 from loopnest.scalar.expr import walk as walk_expr
 
-_FAR_AHEAD = "an iteration that far ahead exists"
+FAR_AHEAD = "an iteration that far ahead exists"
 
 
 def nest_notes(lowering: Lowering) -> Iterator[Note]:
@@ -143,15 +144,15 @@ def _guards(lowering: Lowering) -> Iterator[Note]:
         for node in loop.body:
             if not isinstance(node, If) or loop.var not in free_indices(node.condition):
                 continue
-            if node.reason == BOUND or node.reason.endswith(_FAR_AHEAD):
+            if node.reason == BOUND or node.reason.endswith(FAR_AHEAD):
                 continue
+            remedy = removal(lowering, node.condition) or _dividing(node.condition)
             yield Note(
                 loop.axis,
                 f"a loop over {loop.axis}",
                 f"{node.condition} is tested in each iteration",
                 node.reason or "it is needed",
-                f"{_dividing(node.condition)}, or parallelize this axis, or one around it, as "
-                "unswitch",
+                f"{remedy}, or parallelize this axis, or one around it, as unswitch",
                 node.origin or loop.origin,
             )
             break
