@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.devtools.cli import main
     from loopnest.devtools.explanation import explain, explain_inline
     from loopnest.devtools.kernel_def import KernelDef, kernel
-    from loopnest.facade import Kernel, compile, compile_many, lower
+    from loopnest.facade import Kernel, compile, compile_many, load, lower
     from loopnest.kir.instruction_rows import Instruction, Operand, add_instruction, instructions
     from loopnest.numerics.error_bounds import error_bound
     from loopnest.numerics.oracle import evaluate
@@ -158,7 +158,7 @@ _LAZY = {
         "loopnest.devtools.cli": "main",
         "loopnest.devtools.explanation": "explain explain_inline",
         "loopnest.devtools.kernel_def": "KernelDef kernel",
-        "loopnest.facade": "Kernel compile compile_many lower",
+        "loopnest.facade": "Kernel compile compile_many load lower",
         "loopnest.kir": "kir",
         "loopnest.kir.instruction_rows": "Instruction Operand add_instruction instructions",
         "loopnest.numerics.error_bounds": "error_bound",
@@ -320,6 +320,7 @@ __all__ = [
     "kernel",
     "kir",
     "le",
+    "load",
     "log",
     "log1p",
     "log2",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -278,6 +279,43 @@ class Kernel:
         """
         return self._planner.named_sizes(sizes, call)
 
+    # Leaving Python
+
+    def export(
+        self,
+        folder: str | os.PathLike[str],
+        target: str = "c",
+        *,
+        arch: str = "sm_90",
+        prove: bool = True,
+    ) -> str:
+        """Write this kernel into a folder, for programs without Python and for `loopnest.load`.
+
+        The folder gets a header and a source with functions whose names begin with the kernel's
+        (``softmax_run``, ``softmax_workspace``, ``softmax_check``, ``softmax_sentence``); on "c"
+        the library made of them, on "cuda" cubin and PTX, and the source is the launcher; the
+        nest; and ``manifest.json``, which says all that and the SHA-256 of each file.
+
+        Args:
+            folder: a new or an empty one, or one of an earlier export, which is replaced.
+            target: "c" or "cuda".
+            arch: the GPU that machine code is for; PTX serves newer ones.
+            prove: whether the manifest has a proof of the kernel and its scope.
+
+        Returns:
+            The digest of the export, for `loopnest.load`.
+
+        Raises:
+            CompileError: no such target; a compiler is missing or fails.
+            LaunchError: the folder cannot be written, or holds other files.
+            LoweringError: a size depends on data.
+            VerifyError: the kernel is refuted.
+        """
+        from loopnest.exports.manifest import export_kernel
+
+        name = target_name(target) if isinstance(target, str) else target
+        return export_kernel(self, folder, name, arch, prove)
+
     # Machine code
 
     def _machine(self, call: str, arch: str | int, index_bits: int | None) -> Compiled:
@@ -471,6 +509,46 @@ def compile_many(
             f"{kernels!r} is no sequence of Fusions and Kernels",
         )
     return compile_together([_as_kernel(k) for k in kernels], target, optimize)
+
+
+def load(folder: str | os.PathLike[str], digest: str | None = None) -> CompiledKernel[Kernel]:
+    """Return the kernel that `Kernel.export` wrote into a folder, ready to run.
+
+    Its machine code is that of the folder: loading runs it, so load what you trust. Each file is
+    held against the digest in the manifest, and the manifest against `digest`.
+
+    Args:
+        folder: what was exported.
+        digest: what `Kernel.export` returned; None takes any export.
+
+    Raises:
+        CompileError: there is no export; its files are damaged, of another version, or not those
+            that `digest` names; the machine code does not run here.
+
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("double") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(x * 2.0, "y")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     digest = ln.lower(f).export(folder)
+    ...     double = ln.load(folder, digest=digest)
+    >>> print(double(np.array([1, 2], np.float32)))
+    [2. 4.]
+
+    Source: Halide's ahead-of-time pipelines; TVM's ``load_module``.
+    """
+    from loopnest.exports.loaded_code import loaded
+    from loopnest.exports.manifest import read_export
+
+    found = read_export(folder, digest)
+    subject = f"load({str(folder)!r})"
+    try:
+        kernel = Kernel.parse(found.kernel_text)
+    except LoopnestError as error:
+        raise CompileError(subject, f"its kernel cannot be read: {error}") from None
+    return loaded(kernel, found, subject)
 
 
 def _as_kernel(kernel: Fusion | Kernel) -> Kernel:

@@ -113,7 +113,7 @@ class IndexWidth:
                 return found[self.lets[node]]
             case Op() if node.op in _RULES:
                 return _RULES[node.op](*[found[a] for a in node.args if a in found])
-        return _whole(node)
+        return whole_range(node)
 
     def fits(self, sizes: Mapping[str, int], largest: int) -> bool:
         """Whether every index, size and intermediate value lies within +-`largest`."""
@@ -250,7 +250,7 @@ def _holds(test: Expr, found: Mapping[Expr, Interval]) -> bool:
     return isinstance(test, Const) and bool(test.value)
 
 
-def _whole(node: Expr) -> Interval:
+def whole_range(node: Expr) -> Interval:
     """Bound an index that is read from memory or chosen by a condition."""
     narrow = isinstance(node, Op) and any(
         a.dtype.size < 8 and a.dtype is not uint32 for a in node.args

@@ -184,6 +184,24 @@ def machine_code(
     return found
 
 
+def command_line(
+    *, optimize: int = 3, fast_math: bool = False, flags: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Return the command that `machine_code` runs, without its files; raises as that."""
+    compiler = _required()
+    own = _flags(compiler, optimize, True, fast_math)
+    return (*compiler.command, *own, *_known(compiler, flags))
+
+
+def load_library(data: bytes) -> Library:
+    """Load a library that `machine_code` made, on this machine or another.
+
+    Raises:
+        CompileError: it does not load.
+    """
+    return Library(_load_copy(data), "")
+
+
 def _job(
     source: str, optimize: int, openmp: bool, fast_math: bool, flags: tuple[str, ...]
 ) -> tuple[str, Callable[[], bytes]]:

@@ -130,10 +130,7 @@ class CompiledC:
         return _entry(library, own)
 
     def _code_options(self) -> dict[str, Any]:
-        from loopnest.backends.cpu.machine_probe import machine, vector_flags
-
-        optimize = _bounded(self.optimize, [self.program])
-        return {"optimize": optimize, "flags": vector_flags(machine())}
+        return code_options([self.program], self.optimize)
 
     def idle_options(self) -> Iterator[IdleOption]:
         """Yield the options that change nothing of this program."""
@@ -194,6 +191,13 @@ class CompiledC:
         return call
 
 
+def code_options(programs: Sequence[kir.Program], optimize: int = 3) -> dict[str, Any]:
+    """Return the level and the flags of the C compiler for programs, on this machine."""
+    from loopnest.backends.cpu.machine_probe import machine, vector_flags
+
+    return {"optimize": _bounded(optimize, programs), "flags": vector_flags(machine())}
+
+
 def _source(program: kir.Program, bits: int) -> str:
     from loopnest.backends.cpu.c_printer import print_c, print_entry
 
@@ -246,19 +250,35 @@ def build_together(programs: Sequence[kir.Program], optimize: int) -> list[Compi
     """
     from loopnest.backends.cpu.c_compiler import compile_c
     from loopnest.backends.cpu.c_printer import c_prelude, print_c, print_entry
-    from loopnest.backends.cpu.machine_probe import machine, vector_flags
 
     renamed = [_renamed(program, number) for number, program in enumerate(programs)]
     texts = [print_c(p, index_bits=32, prelude=False) + print_entry(p) for p in renamed]
     source = "\n".join([c_prelude(32), *texts])
-    flags = vector_flags(machine())
-    library = compile_c(source, optimize=_bounded(optimize, renamed), flags=flags)
+    library = compile_c(source, **code_options(renamed, optimize))
     runtime = runtime_of(library)
     result = []
     for program, own in zip(programs, renamed, strict=True):
         built = {32: _entry(library, own)}
         result.append(CompiledC(program, optimize=optimize, built=built, runtime=runtime))
     return result
+
+
+def from_library(data: bytes, program: kir.Program, names: Mapping[int, str]) -> CompiledC:
+    """Return a program whose functions a library has, built before.
+
+    Args:
+        data: the library.
+        program: the kernel.
+        names: of the functions that `print_entry` printed, by the width of indices.
+
+    Raises:
+        CompileError: it does not load, or lacks a function.
+    """
+    from loopnest.backends.cpu.c_compiler import load_library
+
+    library = load_library(data)
+    built = {bits: library.function(name, restype=ctypes.c_int) for bits, name in names.items()}
+    return CompiledC(program, built=built, runtime=runtime_of(library))
 
 
 def _obstacle() -> str | None:

@@ -310,6 +310,49 @@ class CompiledCuda:
         return _Workspace(memory, places, memory.address + end)
 
 
+class LoadedCuda(CompiledCuda):
+    """A program whose machine code was built before.
+
+    Args:
+        program, driver: as of `CompiledCuda`.
+        codes: machine code and PTX, by the width of indices.
+        arch: the architecture of the machine code.
+    """
+
+    def __init__(
+        self,
+        program: kir.Program,
+        driver: Driver,
+        codes: Mapping[int, tuple[bytes, bytes]],
+        arch: str,
+    ) -> None:
+        self._codes, self._arch = codes, arch
+        super().__init__(program, driver)
+
+    def _compile(self, bits: int) -> bytes:
+        """Return machine code where this GPU runs it, else PTX, which the driver compiles."""
+        from loopnest.backends.cuda.toolchain.nvrtc import parse_arch
+
+        cubin, ptx = self._codes[bits]
+        digits = parse_arch(self._arch).capability.rstrip("af")
+        major, minor = self.driver.device.capability
+        runs = (int(digits[:-1]), int(digits[-1])) <= (major, minor) and int(digits[:-1]) == major
+        return cubin if runs else ptx
+
+
+def from_machine_code(
+    program: kir.Program, codes: Mapping[int, tuple[bytes, bytes]], arch: str
+) -> LoadedCuda:
+    """Return a program whose machine code and PTX were built before, for this machine's GPU.
+
+    Raises:
+        CompileError: there is no GPU, or no driver.
+    """
+    from loopnest.backends.cuda.driver import driver_interface
+
+    return LoadedCuda(program, driver_interface.find_driver(), codes, arch)
+
+
 def _of(found: Mapping[Buffer, int], buffer: Buffer | None) -> int:
     return 1 if buffer is None else found.get(buffer, 1)
 
