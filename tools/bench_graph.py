@@ -110,48 +110,51 @@ def _generate(run: Callable[..., Any], ids: Any, tokens: int) -> None:
         ids = logits[:, -1].argmax(-1, keepdim=True)
 
 
-def _decoder(width: int = 64, heads: int = 4, groups: int = 2) -> Callable[..., Any]:
+def _decoder() -> Any:
     """Return a layer of a language model: attention of grouped heads, rotary places, SwiGLU."""
     import torch
     import torch.nn.functional as F
-
-    torch.manual_seed(0)
-    own = width // heads
-    shapes = [(width, width), *[(groups * own, width)] * 2, (width, width)]
-    shapes += [(2 * width, width), (2 * width, width), (width, 2 * width)]
-    q, k, v, o, gate, up, down = [torch.randn(shape) * width**-0.5 for shape in shapes]
-    words = torch.randn(256, width)
-    rates = 10000.0 ** (-torch.arange(0, own, 2) / own)
+    from torch import nn
 
     def norm(x: Any) -> Any:
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
 
     def split(x: Any) -> Any:
-        return x.view(x.shape[0], x.shape[1], -1, own).transpose(1, 2)
+        return x.view(x.shape[0], x.shape[1], -1, 16).transpose(1, 2)
 
     def rotated(x: Any, angles: Any) -> Any:
         a, b = x.chunk(2, -1)
         return x * angles.cos() + torch.cat([-b, a], -1) * angles.sin()
 
-    def step(ids: Any, cache: Any) -> Any:
-        past = 0 if cache is None else cache[0].shape[2]
-        places = torch.arange(past, past + ids.shape[1])
-        angles = torch.outer(places, rates).repeat(1, 2)
-        x = F.embedding(ids, words)
-        y = norm(x)
-        keys, values = rotated(split(y @ k.t()), angles), split(y @ v.t())
-        if cache is not None:
-            keys, values = (torch.cat(pair, 2) for pair in zip(cache, (keys, values), strict=True))
-        near, far = (t.repeat_interleave(heads // groups, 1) for t in (keys, values))
-        scores = rotated(split(y @ q.t()), angles) @ near.transpose(2, 3) * own**-0.5
-        hidden = torch.arange(keys.shape[2]) > places[:, None]
-        mixed = scores.masked_fill(hidden, -math.inf).softmax(-1) @ far
-        x = x + mixed.transpose(1, 2).flatten(2) @ o.t()
-        y = norm(x)
-        x = x + (F.silu(y @ gate.t()) * (y @ up.t())) @ down.t()
-        return norm(x[:, -1:]) @ words.t(), (keys, values)
+    class Decoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            shapes = {"q": 64, "k": 32, "v": 32, "o": 64, "gate": 128, "up": 128, "head": 256}
+            for name, width in shapes.items():
+                setattr(self, name, nn.Linear(64, width, bias=False))
+            self.down, self.words = nn.Linear(128, 64, bias=False), nn.Embedding(256, 64)
+            self.register_buffer("rates", 10000.0 ** (-torch.arange(0, 16, 2) / 16))
 
-    return step
+        def forward(self, ids: Any, cache: Any) -> Any:
+            past = 0 if cache is None else cache[0].shape[2]
+            places = torch.arange(past, past + ids.shape[1])
+            angles = torch.outer(places, self.rates).repeat(1, 2)
+            x = self.words(ids)
+            y = norm(x)
+            keys, values = rotated(split(self.k(y)), angles), split(self.v(y))
+            if cache is not None:
+                keys, values = (torch.cat(x, 2) for x in zip(cache, (keys, values), strict=True))
+            near, far = (t.repeat_interleave(2, 1) for t in (keys, values))
+            scores = rotated(split(self.q(y)), angles) @ near.transpose(2, 3) / 4
+            hidden = torch.arange(keys.shape[2]) > places[:, None]
+            mixed = scores.masked_fill(hidden, -math.inf).softmax(-1) @ far
+            x = x + self.o(mixed.transpose(1, 2).flatten(2))
+            y = norm(x)
+            x = x + self.down(F.silu(self.gate(y)) * self.up(y))
+            return self.head(norm(x[:, -1:])), (keys, values)
+
+    torch.manual_seed(0)
+    return Decoder()
 
 
 Result = TypeVar("Result")
