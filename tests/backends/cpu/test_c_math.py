@@ -165,6 +165,16 @@ def test_accuracy_with_fast_math(fma: bool, name: str, most: float) -> None:
     assert np.abs(got[~np.isnan(x)]).max() <= 1
 
 
+@pytest.mark.parametrize("fma", [True, False])
+def test_fast_tanh_and_erf_stay_in_range_up_to_their_last_float(fma: bool) -> None:
+    first, last = np.array([3, 8.5], F32).view(np.uint32)
+    x = np.arange(first, last, dtype=np.uint32).view(F32)
+    for name in ("tanh", "erf"):
+        for side in (x, -x):
+            got = call(unary("float32", fma, 3, True), f"got_{name}", "float32", side)
+            assert np.abs(got).max() <= 1
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_special_values_are_numpys(dtype: str) -> None:
     x = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 2e38, -2e38, 1e-45, -1e-45], dtype)
@@ -250,22 +260,54 @@ def run(*arguments: str) -> None:
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_hot_functions_become_simd_code(dtype: str, tmp_path: Path) -> None:
-    compiler = find_compiler()
-    assert compiler is not None
-    simd = c_compiler._features(compiler).simd
-    flags = [*c_compiler._FLAGS, "-O3", "-march=haswell", *simd]  # with AVX2 and FMA
-    source = '#include "loopnest_math.h"\n'
-    for name in HOT:
-        source += loop(f"got_{name}", dtype, [dtype], f"{suffix(name, dtype)}(x)")
-    (tmp_path / "k.c").write_text(source)
-    (tmp_path / c_compiler.HEADER).write_text(c_compiler._header())
-    run(*compiler.command, *flags, "-S", str(tmp_path / "k.c"), "-o", str(tmp_path / "k.s"))
-    assembly = (tmp_path / "k.s").read_text(errors="replace")
+    source = [loop(f"got_{name}", dtype, [dtype], f"{suffix(name, dtype)}(x)") for name in HOT]
+    assembly = avx2_code("".join(source), tmp_path)
     end = "ps" if dtype == "float32" else "pd"
     for name in HOT:
         body = assembly.partition(f"\ngot_{name}:")[2].partition(".cfi_endproc")[0]
         assert re.search(rf"\bv(mul|fmadd\d+){end}\b.*%[yz]mm", body), name
         assert not re.search(r"\bcall", body), name
+
+
+def avx2_code(source: str, folder: Path, *more: str) -> str:
+    """Return the assembly of C for a processor with AVX2 and FMA."""
+    compiler = find_compiler()
+    assert compiler is not None
+    simd = c_compiler._features(compiler).simd
+    flags = [*c_compiler._FLAGS, "-O3", "-march=haswell", *simd, *more]
+    (folder / "k.c").write_text(f'#include "loopnest_math.h"\n{source}')
+    (folder / c_compiler.HEADER).write_text(c_compiler._header())
+    run(*compiler.command, *flags, "-S", str(folder / "k.c"), "-o", str(folder / "k.s"))
+    return (folder / "k.s").read_text(errors="replace")
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"), reason="reads the assembly of x86-64"
+)
+@pytest.mark.parametrize("value", ["ln_tanhf(u)", "ln_erff(u)", "ln_expf(u)", "ln_exp2f(u)"])
+def test_a_clamp_takes_no_selections(value: str, tmp_path: Path) -> None:
+    """A function in the middle of an expression, where gcc would go on apart for each constant."""
+    gelu = f"float u = x * (x * x * 0.044715f + 1.0f); out[i] = x * ({value} + 1.0f)"
+    source = loop("f", "float32", ["float32"], "0").replace("out[i] = 0", gelu)
+    assembly = avx2_code(source, tmp_path, *c_compiler._FAST_MATH)
+    assert re.search(r"\bvfmadd\d+ps\b.*%ymm", assembly)
+    assert not re.search(r"\bv(blend|cmp)\w*ps\b", assembly)
+
+
+def test_smaller_and_larger_of_a_constant() -> None:
+    """As the comparison of floats says; a NaN of either sign passes with its bits."""
+    x = np.concatenate([samples("float32"), np.array(NANS, np.uint32).view(F32)])
+    for most in (1.0, 7.5, 1e-45, 3e38):
+        for function, end, keep in (
+            ("ln_smallerf", most, x <= most),
+            ("ln_largerf", -most, x >= -most),
+        ):
+            got = one_expression(f"{function}((float){end!r}, x)", "float32", x)
+            want = np.where(keep | np.isnan(x), x, F32(end))
+            np.testing.assert_array_equal(got.view(np.uint32), want.view(np.uint32), str(end))
+
+
+NANS = (0x7F800001, 0x7FFFFFFF, 0x7FC00000, 0xFF800001, 0xFFFFFFFF, 0xFFC00000)
 
 
 def test_header_has_no_warnings(tmp_path: Path) -> None:
