@@ -6,12 +6,17 @@ the browser reads: it works from files, without a network. ``llms.txt`` lists th
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+from collections.abc import Iterator
 from importlib.metadata import version as installed
 from pathlib import Path
 
 from docutils import nodes
 from sphinx.application import Sphinx
+
+import loopnest as ln
 
 project = "loopnest"
 version = release = installed("loopnest")
@@ -43,6 +48,65 @@ copybutton_exclude = ".linenos, .gp, .go"
 suppress_warnings = ["misc.highlighting_failure", "ref.python"]
 
 
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$\n", re.MULTILINE | re.DOTALL)
+
+
+def drawn(page: str) -> str:
+    """Return the Markdown of a page with the pictures that its own code makes.
+
+    Its blocks of Python run in order. Behind one that assigns `picture` stands that picture; behind
+    one that shows or lowers `f` stand the nest of `f` and the axes of the tensors that it changed.
+    """
+    namespace: dict[str, object] = {"__name__": "page"}
+    known: dict[str, str] = {}
+    pieces, end, pictures = [], 0, ""
+    for block in BLOCK.finditer(page):
+        # What a block prints stands behind it, and pictures behind that.
+        kind, code = block.groups()
+        pieces += [pictures if kind != "text" else "", page[end : block.start()]]
+        pictures = pictures if kind == "text" else ""
+        pieces.append(block.group())
+        end = block.end()
+        if kind == "text":
+            pieces.append(pictures)
+            pictures = ""
+        elif kind == "python":
+            with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(ln.LoopnestError):
+                exec(code, namespace)
+            pictures = "".join(pictures_of(code, namespace, known))
+    return "".join([*pieces, pictures, page[end:]])
+
+
+def pictures_of(code: str, namespace: dict[str, object], known: dict[str, str]) -> Iterator[str]:
+    """Yield the pictures behind a block; `known` is how each tensor looked before."""
+    found = namespace.pop("picture", None)
+    if isinstance(found, str):
+        yield raw(found)
+        return
+    for name, fusion in list(namespace.items()):
+        if not isinstance(fusion, ln.Fusion):
+            continue
+        if re.search(rf"(?:^show|ln\.lower)\({name}\)", code, re.MULTILINE):
+            with contextlib.suppress(ln.LoopnestError):
+                yield raw(ln.lower(fusion).picture())
+        for tensor in fusion.tensors:
+            axes, place = str(tensor.domain), f"{fusion.name}.{tensor.name}"
+            if tensor.domain.history and known.get(place) != axes:
+                yield raw(tensor.picture())
+            known[place] = axes
+
+
+def raw(picture: str) -> str:
+    """Return a picture as Markdown takes it."""
+    return f'\n```{{raw}} html\n<div style="overflow-x: auto">{picture}</div>\n```\n'
+
+
+def draw_page(_: Sphinx, name: str, source: list[str]) -> None:
+    """Put the pictures into a page of the guide that has some."""
+    if name.startswith("guide/primitives/") or name == "guide/pictures":
+        source[0] = drawn(source[0])
+
+
 def write_llms_txt(app: Sphinx, exception: Exception | None) -> None:
     """Write ``llms.txt`` (llmstxt.org): each page with its first sentence, as Markdown source."""
     if exception is not None or app.builder.name != "html":
@@ -62,5 +126,6 @@ def first_sentence(app: Sphinx, name: str) -> str:
 
 
 def setup(app: Sphinx) -> None:
-    """Register what is written after the build."""
+    """Register what is done to pages, and written after the build."""
+    app.connect("source-read", draw_page)
     app.connect("build-finished", write_llms_txt)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from loopnest.backends.cuda.toolchain.cubin import Resources
     from loopnest.backends.cuda.toolchain.nvrtc import Compiled
     from loopnest.launch.launch_plan import LaunchConfig, Planner
+    from loopnest.pictures.svg import Svg
 
 
 class Kernel:
@@ -315,6 +316,50 @@ class Kernel:
 
         name = target_name(target) if isinstance(target, str) else target
         return export_kernel(self, folder, name, arch, prove)
+
+    # Pictures
+
+    def picture(self, name: str | None = None, /, **sizes: int) -> Svg:
+        """Return a picture as SVG text: of the nest, or of who touches the elements of a buffer.
+
+        The nest is drawn as boxes inside of each other, coloured by what runs them (grid, block,
+        vectors, unrolled), with a bar beside it for the life of each buffer. A buffer is drawn once
+        for each access: the first block and the iterations of one tile, elements with the number of
+        the first thread that touches them, coloured by warps; in SHARED memory with their banks,
+        and a red frame where a request asks for several words of a bank. A circular buffer's stages
+        are drawn in time.
+
+        Args:
+            name: of a buffer of SHARED or GLOBAL memory, or of the tensor that it holds.
+            **sizes: the value of every size; usual ones where none is given.
+
+        Raises:
+            LoweringError: there is no such buffer.
+            LaunchError: as `launch`; or sizes for the picture of a nest.
+
+        Source: banks and requests as `loopnest.profile` counts them.
+        """
+        from loopnest.pictures.kernel_picture import draw_kernel
+
+        return draw_kernel(self, name, sizes)
+
+    def chrome_trace(self, name: str) -> str:
+        """Return the stages of a circular buffer in time, as JSON for Chrome's trace viewer.
+
+        Args:
+            name: of the buffer, or of the tensor that it holds.
+
+        Raises:
+            LoweringError: there is no such buffer, or no loop turns it.
+
+        Source: the "Trace Event Format" of the Chromium project.
+        """
+        from loopnest.pictures.kernel_picture import trace_kernel
+
+        return trace_kernel(self, name)
+
+    def _repr_html_(self) -> str:
+        return self.picture()
 
     # Machine code
 

@@ -11,7 +11,7 @@ import pytest
 
 import loopnest.graph as G
 from graph import published
-from loopnest.graph.pictures import to_dot
+from loopnest.graph.graph_picture import to_dot
 
 
 def small() -> G.Graph:

@@ -20,6 +20,7 @@ from loopnest.scalar.expr import loads
 if TYPE_CHECKING:
     from loopnest.backends.cuda.toolchain.cubin import Resources
     from loopnest.facade import Kernel
+    from loopnest.pictures.svg import Svg
 
 _UNROLLED = 16
 """Iterations of a loop of static extent that compilers unroll without being asked."""
@@ -322,8 +323,21 @@ class Profile:
     def __repr__(self) -> str:
         return f"<Profile of {self.name}>"
 
+    def picture(self) -> Svg:
+        """Return the kernel under the roofs of its GPU (the roofline), as SVG text.
+
+        Source: Williams, Waterman, Patterson, "Roofline", CACM 2009.
+        """
+        from loopnest.pictures.roofline_picture import draw_roofline
+
+        at = ", ".join([f"{name}={size}" for name, size in self.sizes.items()])
+        moved = {"that must move": self.bytes_least, "that warps touch": self.bytes_moved}
+        title = f"{self.name} ({at})" if at else self.name
+        return draw_roofline(title, self.flops, moved, self.device)
+
     def _repr_html_(self) -> str:
-        return "".join([html_table(title, rows) for title, rows in self._tables()])
+        tables = "".join([html_table(title, rows) for title, rows in self._tables()])
+        return tables + (self.picture() if self.flops else "")
 
 
 _NUMBERS = (

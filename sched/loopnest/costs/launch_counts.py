@@ -190,8 +190,12 @@ def _unit(buffer: Buffer) -> int:
     return max((SECTOR if buffer.memory is Memory.GLOBAL else WORD) // buffer.dtype.size, 1)
 
 
-class _Counting:
-    """The walk through a launch that counts it."""
+class Counting:
+    """The walk through a launch that counts it.
+
+    `uses_of` says which iterations are looked at, `request` what becomes of an access; pictures
+    of tiles have both of their own.
+    """
 
     def __init__(self, program: kir.Program, sizes: Mapping[str, int], most: int) -> None:
         self.model, self.sizes, self.most = Model(program), sizes, most
@@ -202,7 +206,7 @@ class _Counting:
         block = [launch.get(d, 1) for d in BLOCK_DIMENSIONS]
         self.counts = LaunchCounts(tuple(grid), tuple(block))
         self.threads = math.prod(block)
-        self.uses = self._uses(launch)
+        self.uses = self.uses_of(launch)
         self.wide = {(w.statement if w.load is None else w.load): w for w in wide_accesses(program)}
         self._site_of = {(s.node, s.time): s for s in self.model.sites}
         self._counted: dict[tuple[object, ...], AccessCount] = {}
@@ -210,7 +214,7 @@ class _Counting:
             self._body(program.body, self._start(grid, block), ())
         self.counts.accesses += self._counted.values()
 
-    def _uses(self, launch: Mapping[ParallelType, int]) -> Uses:
+    def uses_of(self, launch: Mapping[ParallelType, int]) -> Uses:
         conditions: dict[Expr, None] = {}
         offsets: dict[tuple[Expr, int], None] = {}
         extents: dict[Expr, int] = {LaunchIndex(d): n for d, n in launch.items()}
@@ -414,7 +418,7 @@ class _Counting:
         except Undecidable:
             self.counts.exact = entry.exact = False
             place = None
-        self._request(entry, active, place)
+        self.request(entry, active, place)
 
     def _wide(self, site: Site, access: Access) -> Any:
         if access.writes:
@@ -436,7 +440,7 @@ class _Counting:
             )  # fmt: skip
         return self._counted[key]
 
-    def _request(self, entry: AccessCount, points: Points, place: Array | None) -> None:
+    def request(self, entry: AccessCount, points: Points, place: Array | None) -> None:
         """Add the requests of points that access bytes from `place` on; None: anywhere."""
         warp, weight = self._warp(points), points.values[_WEIGHT]
         entry.requests += self._warps(points)
@@ -488,4 +492,4 @@ def count_launches(
     program: kir.Program, sizes: Mapping[str, int], most: int = MOST
 ) -> tuple[LaunchCounts, ...]:
     """Return what each launch of a program does at given sizes."""
-    return tuple([_Counting(executed(p), sizes, most).counts for p in program.launches])
+    return tuple([Counting(executed(p), sizes, most).counts for p in program.launches])

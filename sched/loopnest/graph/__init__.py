@@ -16,7 +16,7 @@ Who imports whom, lowest first; a row imports rows above it.
 - Row 2: `operators/` by family: `node_operands` · `windows`, then the families.
 - Row 3: `printer`, then `parser`; `gradients/` (one attribute an op), then `autodiff`; `cost`.
 - Row 4: passes.
-- Row 5: `expression_search` · `fusion_reasons` · `pictures` · `stash_choice`, `cse_across`.
+- Row 5: `expression_search` · `fusion_reasons` · `graph_picture` · `stash_choice`, `cse_across`.
 
 `compile` and the passes that make kernels hand over to `loopnest.graph_kernels`, a room above this
 one, when they are first used. Operators of `Node` hand over to `operators`, and `Graph.__str__` to
@@ -33,6 +33,7 @@ from loopnest.graph.cse_across import cse
 from loopnest.graph.expression_search import find
 from loopnest.graph.fusion_reasons import explain_fusion
 from loopnest.graph.graph_error import GraphError, Refused
+from loopnest.graph.graph_picture import show
 from loopnest.graph.leaves import Variable, assign, const, get_item, group, make_tuple, var
 from loopnest.graph.node import Node, TensorType, TupleType
 from loopnest.graph.node_values import evaluate
@@ -183,7 +184,6 @@ from loopnest.graph.passes import (
     unregister_alter_op_layout,
     unregister_pass,
 )
-from loopnest.graph.pictures import show
 from loopnest.graph.printer import to_text
 from loopnest.graph.program import Graph, body_of, call_graph, count_ops
 from loopnest.graph.registry import (

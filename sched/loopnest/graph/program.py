@@ -164,6 +164,12 @@ class Graph:
         ends = ", ".join(str(node.type) for node in self.outputs)
         return f"<graph {self.name}: {len(self.nodes)} nodes -> {ends}>"
 
+    def _repr_html_(self) -> str:
+        """Return a picture where Graphviz is installed, else the text."""
+        from loopnest.graph.graph_picture import html_of
+
+        return html_of(self)
+
     def text(self, full: bool = False) -> str:
         """Return the text of the graph, which `parse` reads; `str` of it, if not `full`.
 

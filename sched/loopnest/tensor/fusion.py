@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from html import escape
 from itertools import chain, count
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -117,6 +118,11 @@ class Fusion:
 
     def __repr__(self) -> str:
         return f"<Fusion {self.name}: {len(self._tensors)} tensors>"
+
+    def _repr_html_(self) -> str:
+        computed = [tensor for tensor in self._tensors if tensor.definition is not None]
+        pictures = "".join([f"<div>{tensor.picture()}</div>" for tensor in computed])
+        return f"<pre>{escape(self.print_math())}</pre>{pictures}"
 
     def __getitem__(self, name: str) -> TensorView:
         for tensor in self._tensors:

@@ -25,6 +25,7 @@ from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.schedule_methods import ScheduleMethods
 
 if TYPE_CHECKING:
+    from loopnest.pictures.svg import Svg
     from loopnest.tensor.fusion import Fusion
     from loopnest.tensor.ops.operands import Operand  # noqa: F401 - a type argument, in quotes
 
@@ -110,6 +111,23 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
             f"{self.name} {self.dtype} {self._memory.value} [{axes}] "
             f"compute_at={self._compute_at_pos} produced_at={self._produced_at_pos}"
         )
+
+    def picture(self) -> Svg:
+        """Return a picture of the axes as SVG text: from root to leaf, by their transforms.
+
+        Loops are coloured by what they are bound to, dashed where they are reduced; a red line
+        behind a loop is a position of `compute_at`. Notebooks show it, `save` writes it to a file.
+
+        Source: the diagrams of tensor domains in nvFuser's documentation, drawn anew.
+        """
+        from loopnest.pictures.domain_picture import draw_domain
+
+        title = str(self).split(" [", maxsplit=1)[0]
+        places = {"compute_at": self._compute_at_pos, "produced_at": self._produced_at_pos}
+        return draw_domain(title, self.domain, places)
+
+    def _repr_html_(self) -> str:
+        return self.picture()
 
     @property
     def signature(self) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from html import escape
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
@@ -20,21 +22,7 @@ from loopnest.graph.printer import inline_value, show_attribute
 from loopnest.graph.program import Graph, body_of
 from loopnest.graph.registry import Pattern, get_op, pattern_of
 from loopnest.graph.structural import attribute_key
-
-
-class Svg(str):
-    """The text of an SVG picture; notebooks show the picture."""
-
-    __slots__ = ()
-
-    def _repr_svg_(self) -> str:
-        return str(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the picture to a file; return its path."""
-        target = Path(path)
-        target.write_text(self, encoding="utf-8")
-        return target
+from loopnest.pictures.svg import Svg
 
 
 def show(graph: Graph, after: Graph | Pass | None = None, path: str | Path | None = None) -> Svg:
@@ -61,6 +49,13 @@ def show(graph: Graph, after: Graph | Pass | None = None, path: str | Path | Non
     if path is not None:
         picture.save(path)
     return picture
+
+
+def html_of(graph: Graph) -> str:
+    """Return what notebooks show of a graph: its picture, its text where Graphviz is missing."""
+    if find_spec("pygraphviz") is None:
+        return f"<pre>{escape(str(graph))}</pre>"
+    return show(graph)
 
 
 def _rendered(dot: str) -> str:
