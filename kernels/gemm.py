@@ -159,7 +159,7 @@ def tiles_in_shared_memory(f, order, threads, lanes, parts, depth, steps, stages
     f.inline_most(product.producers, replay=True)
 
 
-@gemm.schedule("gpu")
+@gemm.schedule("gpu", cost={"gmem_ratio": "<=8.5", "bank_conflicts": 0, "wide_accesses": 1})
 def gpu(f, threads=16, lanes=None, parts=None, depth=None, steps=None, stages=2, whole=False):
     """A block of `threads` x `threads` threads; a thread owns `parts * lanes` rows and columns.
 

@@ -13,7 +13,7 @@ def transpose(f, dtype=ln.float32):
     f.output(ln.permute(x, (1, 0)), "y")
 
 
-@transpose.schedule("gpu")
+@transpose.schedule("gpu", cost={"gmem_ratio": "<=1.0", "bank_conflicts": 0, "barriers": "<=1"})
 def gpu(f, lanes=None):
     """Tiles of 8 x 8 squares of `lanes` x `lanes` in shared memory, swizzled; vectors all through.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -341,3 +343,19 @@ def test_a_wrong_kernel_is_seen():
 
 def test_errors_are_loopnest_errors():
     assert issubclass(ln.ScheduleError, LoopnestError)
+
+
+def test_cost_is_a_mapping_of_names():
+    @ln.kernel()
+    def limited(f):
+        f.output(f.input("x", ("N",), ln.float32) * 2.0, "y")
+
+    limited.schedule("one", cost={"barriers": 0})(lambda f: None)
+    limited.schedule("two")(lambda f: None)
+    assert limited.costs == {"one": {"barriers": 0}, "two": {}}
+    message = (
+        "limited.schedule('three'): cost=['barriers'] is no mapping of names; "
+        'use {"bank_conflicts": 0}'
+    )
+    with pytest.raises(ln.ScheduleError, match=f"^{re.escape(message)}$"):
+        limited.schedule("three", cost=["barriers"])

@@ -101,6 +101,35 @@ def test_a_failure_tells_the_notes(project):
     ) in failure(project)
 
 
+LIMITED = KERNEL.replace('.schedule("gpu")', '.schedule("gpu", cost={"barriers": "<=2"})')
+
+
+def test_costs_are_held(project):
+    assert LIMITED != KERNEL
+    project.makepyfile(test_double=LIMITED)
+    run(project, "--update-goldens").assert_outcomes(passed=1)
+    project.makepyfile(test_double=LIMITED.replace('"barriers": "<=2"', '"bytes_moved": 0'))
+    text = failure(project)
+    assert "bytes_moved is 32768, not == 0" in text
+    project.makepyfile(test_double=LIMITED.replace('"barriers": "<=2"', '"barrier": 2'))
+    assert "there is no cost 'barrier'; the costs are gmem_ratio, bytes_moved" in failure(project)
+
+
+def test_costs_of_the_fixture(project):
+    call = 'schedule_regression(double, "gpu"'
+    assert call in KERNEL
+    project.makepyfile(test_double=KERNEL.replace(call, f"{call}, cost={{'wide_accesses': 1}}"))
+    run(project, "--update-goldens")
+    assert "wide_accesses is 0, not == 1 (most by the" in failure(project)
+
+
+def test_another_nest_tells_the_costs_that_moved(project):
+    run(project, "--update-goldens")
+    golden = project.path / "goldens" / "double@gpu.nest"
+    golden.write_text(GOLDEN.replace("* 2.0", "* 2.0 + 1.0"))
+    assert "cost: flops was 8192 and is 4096" in failure(project)
+
+
 def test_another_nest_shows_a_diff(project):
     run(project, "--update-goldens")
     golden = project.path / "goldens" / "double@gpu.nest"

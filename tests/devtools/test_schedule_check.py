@@ -460,3 +460,31 @@ def test_a_kernel_and_its_scalar_variant_are_built_in_one_run(monkeypatch):
         values = np.arange(count, dtype=np.float32)
         assert (function(values) == values * 3).all()
     assert len(sources) == 1
+
+
+LIMITED = SCALE.replace('schedule("gpu")', 'schedule("gpu", cost={"gmem_ratio": "<=1.0"})')
+
+
+def test_costs_are_held_at_the_sizes_of_the_kernel(tmp_path):
+    """And at those that -D sets; a schedule without limits is not counted."""
+    assert LIMITED != SCALE
+    (tmp_path / "scale.py").write_text(LIMITED)
+    result = call("check", str(tmp_path / "scale.py"))
+    assert result.exit_code == 0, result.output
+    wrong = LIMITED.replace('"gmem_ratio": "<=1.0"', '"barriers": ">=1"')
+    (tmp_path / "scale.py").write_text(wrong)
+    result = call("check", str(tmp_path / "scale.py"), "-D", "N=128")
+    assert result.exit_code == 1
+    assert "COSTS TOO MUCH" in result.output
+    assert "at N=128: barriers is 0, not >= 1" in result.output
+    report = json.loads(call("check", str(tmp_path / "scale.py"), "-D", "N=128", "--json").stdout)
+    assert [entry["ok"] for entry in report["checked"]] == [False, True]
+    assert report["checked"][1]["cost"] is None
+    assert report["checked"][0]["cost"].endswith("barriers is 0, not >= 1")
+
+
+def test_limits_that_are_none(tmp_path):
+    (tmp_path / "scale.py").write_text(LIMITED.replace("gmem_ratio", "ratio"))
+    result = call("check", str(tmp_path / "scale.py"))
+    assert result.exit_code == 1
+    assert "assert_cost(...): there is no cost 'ratio'; the costs are gmem_ratio" in result.output

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loopnest.costs.devices import DEVICES
 from loopnest.costs.kernel_profile import Profile, profile
-from loopnest.errors import CostError, LoopnestError
+from loopnest.errors import CostError, LoopnestError, NotSupported
 from loopnest.scalar.enums import Memory
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def assert_cost(
     Raises:
         CostError: a cost is not within its limit; it says of which access that comes.
         LoopnestError: no such cost, an unknown architecture, or a limit that is none.
+        NotSupported: registers, spills or resident blocks, where there is no NVRTC.
         LaunchError: as `Kernel.launch`.
 
     Source: as for `profile`.
@@ -78,19 +79,34 @@ def assert_cost(
         known = ", ".join(dict.fromkeys([device.arch for device in DEVICES.values()]))
         raise LoopnestError(subject, f"no device has the architecture {arch!r}", f"use {known}")
     found = profile(kernel, device=names[0], **sizes)
-    wrong = []
+    wrong, unknown = [], []
     for name, (sign, limit) in parsed.items():
         value = COSTS[name](found)
         if value is None:
-            raise LoopnestError(
-                subject, f"{name} is unknown: there is no machine code", "install NVRTC"
-            )
-        if not _OPERATORS[sign](value, limit):
-            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-            wrong.append(f"{name} is {shown}, not {sign} {limit:g}{_reason(name, found)}")
+            unknown.append(name)
+        elif not _OPERATORS[sign](value, limit):
+            wrong.append(f"{name} is {_shown(value)}, not {sign} {limit:g}{_reason(name, found)}")
     if wrong:
         at = ", ".join([f"{name}={size}" for name, size in found.sizes.items()])
         raise CostError(f"{kernel.name} at {at or 'its own sizes'}", "; ".join(wrong))
+    if unknown:
+        raise NotSupported(
+            subject, f"{unknown[0]} is unknown: there is no machine code", "install NVRTC"
+        )
+
+
+def moved_costs(before: Profile, after: Profile) -> list[str]:
+    """Return which costs are others than before, in words, with what decides them now."""
+    found = []
+    for name, cost in COSTS.items():
+        was, now = cost(before), cost(after)
+        if was != now and was is not None and now is not None:
+            found.append(f"{name} was {_shown(was)} and is {_shown(now)}{_reason(name, after)}")
+    return found
+
+
+def _shown(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _limit(subject: str, name: str, limit: object) -> tuple[str, float]:

@@ -160,6 +160,8 @@ class KernelDef:
         self.reference = reference
         self.ranges = ranges
         self.schedules: dict[str, Function] = {}
+        self.costs: dict[str, dict[str, Any]] = {}
+        """The limits of what each schedule costs, as it was registered."""
         self.__doc__ = math.__doc__
         self.__module__ = math.__module__
         self._parameters = {"": _parameters(math, f"kernel {self.name}")}
@@ -170,23 +172,39 @@ class KernelDef:
     def __repr__(self) -> str:
         return f"<kernel {self.name}: schedules {', '.join(self.schedules) or 'none'}>"
 
-    def schedule(self, name: str) -> Callable[[Function], Function]:
+    def schedule(
+        self, name: str, *, cost: Mapping[str, object] | None = None
+    ) -> Callable[[Function], Function]:
         """Register a function of the fusion as the schedule `name`; the first is the default.
 
         Its keyword parameters, all with defaults, can be set wherever the schedule is named.
 
+        Args:
+            name: a word.
+            cost: limits of what it costs at the kernel's sizes, as those of `assert_cost`:
+                ``{"gmem_ratio": "<=1.05", "bank_conflicts": 0}``. ``loopnest check`` and the
+                fixture `schedule_regression` hold the schedule to them.
+
         Raises:
-            ScheduleError: the name is taken or empty, or a parameter has no default.
+            ScheduleError: the name is taken or empty, a parameter has no default, or the limits
+                are no mapping of names.
         """
         call = f"{self.name}.schedule({name!r})"
         if not isinstance(name, str) or not name or set(name) & set("@:/ "):
             raise ScheduleError(call, "a schedule's name is a word")
         if name in self.schedules:
             raise ScheduleError(call, "this kernel has a schedule of that name already")
+        if cost is not None and (
+            not isinstance(cost, Mapping) or not all(isinstance(key, str) for key in cost)
+        ):
+            raise ScheduleError(
+                call, f"cost={cost!r} is no mapping of names", 'use {"bank_conflicts": 0}'
+            )
 
         def decorate(function: Function) -> Function:
             self._parameters[name] = _parameters(function, call)
             self.schedules[name] = function
+            self.costs[name] = dict(cost or {})
             return function
 
         return decorate

@@ -80,12 +80,20 @@ class ScheduleRegression:
         self.claims = claims
         self.test = test
 
-    def __call__(self, kernel: KernelDef, schedule: str | None = None, **keywords: Any) -> Kernel:
+    def __call__(
+        self,
+        kernel: KernelDef,
+        schedule: str | None = None,
+        cost: Mapping[str, object] | None = None,
+        **keywords: Any,
+    ) -> Kernel:
         """Check one schedule of a kernel.
 
         Args:
             kernel: what ``@ln.kernel`` made.
             schedule: by name; the default where it is None.
+            cost: limits of what it costs at the kernel's sizes, as those of `assert_cost`, beside
+                those that the schedule was registered with.
             **keywords: sizes to run at (by default small ones), and parameters of math or schedule.
 
         Returns:
@@ -101,11 +109,13 @@ class ScheduleRegression:
         with _any_machine():
             fusion = kernel.fusion(name or None, **params)
         lowered = lower(fusion)
-        self._check_nest(golden_name(kernel.name, name, params), f"{lowered}\n", lowered)
+        full = {**kernel.sizes, **sizes}
+        self._check_nest(golden_name(kernel.name, name, params), f"{lowered}\n", lowered, full)
+        _check_costs(lowered, full, {**kernel.costs.get(name, {}), **(cost or {})})
         _check_results(kernel, fusion, lowered, params, sizes)
         return lowered
 
-    def _check_nest(self, name: str, text: str, kernel: Kernel) -> None:
+    def _check_nest(self, name: str, text: str, kernel: Kernel, sizes: Mapping[str, int]) -> None:
         __tracebackhide__ = True
         path = self.folder / f"{name}.nest"
         if len(os.fsencode(path.name)) > _LONGEST:
@@ -127,10 +137,45 @@ class ScheduleRegression:
         if golden != text:
             pytest.fail(
                 f"the loop nest of {name} differs from its golden\n\n{_diff(golden, text, path)}\n"
+                + "".join([f"cost: {moved}\n" for moved in _moved(golden, kernel, sizes)])
                 + "".join([f"note: {note}\n" for note in kernel.notes])
                 + "if the new one is right, write it with pytest --update-goldens",
                 False,
             )
+
+
+def _moved(golden: str, kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
+    """Return which costs are others than those of the golden, at sizes, in words."""
+    from loopnest import kir
+    from loopnest.costs import profile
+    from loopnest.costs.cost_limits import moved_costs
+    from loopnest.devtools.schedule_check import cost_sizes
+    from loopnest.errors import LoopnestError
+    from loopnest.facade import Kernel as Made
+    from loopnest.kir.lowered import Lowered
+
+    try:
+        before = Made(Lowered(kir.parse(golden), (), (), ()))
+        own: dict[str, Any] = {**cost_sizes(kernel, sizes)}
+        return moved_costs(profile(before, **own), profile(kernel, **own))
+    except LoopnestError:  # a damaged golden, or sizes that it cannot be counted at
+        return []
+
+
+def _check_costs(kernel: Kernel, sizes: Mapping[str, int], limits: Mapping[str, Any]) -> None:
+    """Hold a kernel to the limits of what it costs; those of machine code where there is NVRTC."""
+    __tracebackhide__ = True
+    from loopnest.costs import assert_cost
+    from loopnest.devtools.schedule_check import cost_sizes
+    from loopnest.errors import CostError, NotSupported
+
+    try:
+        if limits:
+            assert_cost(kernel, cost_sizes(kernel, sizes), **limits)
+    except CostError as error:
+        pytest.fail(str(error), False)
+    except NotSupported:
+        return
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from loopnest.devtools.harness import (
     oracle,
 )
 from loopnest.devtools.trial_sizes import MOST_POINTS, Sizes, may_run, sizes_of_variants
-from loopnest.errors import KernelFault, LaunchError, LoopnestError
+from loopnest.errors import CostError, KernelFault, LaunchError, LoopnestError, NotSupported
 from loopnest.scalar.arguments import size_value
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Checked:
             "proving" or "running".
         unprinted: why a schedule of blocks and threads has no CUDA text; "" where it has one, or
             no launch.
+        cost: which limit of its costs it does not keep, in words; "" where it keeps all.
         notes: what was left out, and why; and what was asked of the schedule and has no effect on
             the nest (`Kernel.notes`).
         seconds: that all this took.
@@ -102,6 +103,7 @@ class Checked:
     error: BaseException | None = None
     stage: str = "lowering"
     unprinted: str = ""
+    cost: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -120,7 +122,7 @@ class Checked:
 
         With `strict` all must be proved, something compared, and blocks and threads have CUDA text.
         """
-        if self.error or self.fault or self.wrong or self.proof is None:
+        if self.error or self.fault or self.wrong or self.cost or self.proof is None:
             return False
         if strict and (self.unprinted or not (self.runs and self.proof.ok)):
             return False
@@ -201,6 +203,22 @@ class _Check:
         if cases and self._runs(fusion, lowered, "interpret", cases) and self._is_safe():
             done = [run.sizes for run in self.done.runs]
             self._runs(fusion, lowered, "c", [case for case in cases if case.sizes in done])
+        self._hold(lowered, fixed)
+
+    def _hold(self, lowered: Kernel, fixed: Sizes) -> None:
+        """Hold the kernel to the limits of what it costs, at its own sizes and the fixed ones."""
+        from loopnest.costs import assert_cost
+
+        limits = self.kernel.costs.get(self.done.schedule)
+        if not limits:
+            return
+        self.tell("counting")
+        try:
+            assert_cost(lowered, cost_sizes(lowered, {**self.kernel.sizes, **fixed}), **limits)
+        except CostError as error:
+            self.done = replace(self.done, cost=str(error))
+        except NotSupported as error:
+            self._note(f"not counted: {error}")
 
     def failed(self, error: BaseException) -> None:
         """Keep the first error."""
@@ -314,6 +332,12 @@ class _Check:
             for against, arrays in wanted.items()
         ])  # fmt: skip
         self.done = replace(self.done, runs=(*self.done.runs, *runs))
+
+
+def cost_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return the sizes that a kernel has, of those that are known."""
+    own = [param.name for param in kernel.params if param.kind == "size"]
+    return {name: sizes[name] for name in own if name in sizes}
 
 
 def ready(kernel: Kernel, target: str, level: int | None = _QUICK) -> CompiledKernel[Kernel]:

@@ -50,6 +50,8 @@ proof      isl shows, for all sizes that the assumptions allow, that each elemen
            proof for all sizes, every point is looked at for the small sizes that are named
 sanitizer  the interpreter runs the kernel at small sizes and checks every access: bounds, elements
            that were never stored, races, barriers that not all threads reach
+cost       what the file says that a schedule may cost (`@k.schedule("gpu", cost={...})`), counted
+           at the kernel's sizes, or those of -D
 result     the same runs, and runs in C, compared with the math and with the reference; C is
            compiled at -O0 for speed, with --release at the level of ln.compile
 
@@ -188,6 +190,8 @@ def _cells(checked: Checked, strict: bool) -> tuple[Text | str, ...]:
         result = Text(f"WRONG on {checked.wrong[0].target}", bad)
     elif checked.error is not None and checked.stage == "running":
         result = Text("FAILED", bad)
+    elif checked.cost:
+        result = Text("COSTS TOO MUCH", bad)
     elif checked.runs and all(run.target != "c" for run in checked.runs):
         result = Text("right, not in C", odd)
     elif checked.unprinted:
@@ -248,6 +252,8 @@ def _failure_lines(checked: Checked, file: str) -> Iterator[str]:
         yield from [f"  {line}" for line in fault_lines(checked.fault)]
     for run in checked.wrong:
         yield f"wrong {run}"
+    if checked.cost:
+        yield checked.cost
     if checked.unprinted:
         yield checked.unprinted
     if checked.diagnosis is not None and checked.diagnosis.tensor:
@@ -318,6 +324,7 @@ def _entry(checked: Checked, found: FoundSchedule, strict: bool) -> dict[str, An
         ],
         "diagnosis": None if diagnosis is None else str(diagnosis),
         "error": None if error is None else sentence_of(error, found.file),
+        "cost": checked.cost or None,
         "notes": list(checked.notes),
         "seconds": round(checked.seconds, 3),
     }  # fmt: skip
