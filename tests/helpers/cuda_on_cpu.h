@@ -36,8 +36,9 @@ struct Thread {
   Numbers index;
   unsigned number, block;
   State state;
-  unsigned mask, site;
-  char offered[16];
+  unsigned mask, site, line;
+  char offered[32];
+  struct Flight *flight;
 };
 
 struct Block {
@@ -53,12 +54,15 @@ static Block *cpu_blocks;
 static ucontext_t cpu_scheduler;
 static char cpu_error[256];
 static char *cpu_arena;
+static unsigned cpu_arena_bytes;
 static Numbers blockDim, gridDim;
 #define threadIdx (cpu_thread->index)
 #define blockIdx (cpu_blocks[cpu_thread->block].index)
 
+static void cpu_land_some(Flight &flight);
 static void cpu_stop(State state, unsigned mask, unsigned site) {
   Thread *own = cpu_thread;
+  cpu_land_some(*own->flight);
   own->state = state, own->mask = mask, own->site = site;
   swapcontext(&own->context, &cpu_scheduler);
 }
@@ -168,6 +172,34 @@ static __nv_bfloat16 __double2bfloat16(double x) {
   return __float2bfloat16_rn(cpu_bits<float>((u - (fabs((double)near) > fabs(x))) | 1));
 }
 
+/* Addresses in shared memory: of what is declared, and of the arena behind it. */
+static const unsigned ARENA = 1u << 30;
+static unsigned cpu_shared_address(const void *place) {
+  const char *own = (const char *)place;
+  if (__start_cpu_shared <= own && own < __stop_cpu_shared) return own - __start_cpu_shared;
+  if (cpu_arena <= own && own < cpu_arena + cpu_arena_bytes) return ARENA + (own - cpu_arena);
+  cpu_fail("an address that is not in shared memory");
+  return 0;
+}
+static unsigned char *cpu_shared_place(uint64_t address, unsigned bytes) {
+  char *start = address < ARENA ? __start_cpu_shared : cpu_arena;
+  uint64_t first = address % ARENA;
+  uint64_t room = address < ARENA ? __stop_cpu_shared - __start_cpu_shared : cpu_arena_bytes;
+  if (first + bytes > room) cpu_fail("an address beyond shared memory");
+  return (unsigned char *)start + first;
+}
+#define __cvta_generic_to_shared(place) ((uint64_t)cpu_shared_address(place))
+#define __cvta_generic_to_global(place) ((uint64_t)(place))
+template <class T> static uint64_t cpu_word(T value) {
+  uint64_t result = 0;
+  memcpy(&result, &value, sizeof value);
+  return result;
+}
+template <class T> static void cpu_unword(T &place, uint64_t word) {
+  memcpy(&place, &word, sizeof place);
+}
+#include "ptx_on_cpu.h"
+
 /* The schedule: all threads of a block that can run do so; then those go on that have met. */
 #define CALL_OF(KERNEL)                                                                          \
   template <class... P, size_t... I>                                                             \
@@ -225,6 +257,7 @@ static void cpu_begin(unsigned number, unsigned bytes) {
     own.index = {n % blockDim.x, n / blockDim.x % blockDim.y, n / blockDim.x / blockDim.y};
     own.number = n, own.block = number, own.state = RUNS;
     own.stack = (char *)cpu_memory(1 << 17, 1);
+    own.flight = (Flight *)cpu_memory(1, sizeof(Flight));
     getcontext(&own.context);
     own.context.uc_stack.ss_sp = own.stack;
     own.context.uc_stack.ss_size = 1 << 17;
@@ -232,7 +265,9 @@ static void cpu_begin(unsigned number, unsigned bytes) {
   }
 }
 static void cpu_end(Block &block) {
-  for (unsigned n = 0; n < block.count; n++) free(block.threads[n].stack);
+  for (unsigned n = 0; n < block.count; n++) {
+    free(block.threads[n].stack), free(block.threads[n].flight);
+  }
   free(block.threads), free(block.shared), free(block.arena);
 }
 
@@ -295,7 +330,7 @@ static bool cpu_turn(Block &block) {
 static const char *cpu_launch(Numbers grid, Numbers size, unsigned bytes, unsigned seed,
                               unsigned at_once) {
   unsigned total = grid.x * grid.y * grid.z, waiting = total, running = 0;
-  gridDim = grid, blockDim = size, cpu_error[0] = 0;
+  gridDim = grid, blockDim = size, cpu_arena_bytes = bytes, cpu_error[0] = 0;
   cpu_state = seed * 0x9e3779b97f4a7c15u + 1;
   cpu_blocks = (Block *)cpu_memory(total, sizeof(Block));
   unsigned *order = (unsigned *)cpu_memory(total, sizeof *order);

@@ -6,6 +6,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +31,58 @@ _FLAGS = ("-std=c++20", "-O0", "-w", "-fwrapv", "-fno-strict-aliasing", "-ffp-co
           "-ftrivial-auto-var-init=pattern", "-shared", "-fPIC")  # fmt: skip
 
 
+_ASM = re.compile(r'\basm(?: volatile)?\("(?P<ptx>[^"]*)"(?P<rest>.*?)\);', re.DOTALL)
+_OPERAND = re.compile(r'"(?P<kind>[+=]?[a-z])"\(')
+_EXECUTED = ("mma.", "ldmatrix.", "cp.async.")
+"""What the opcodes begin with that `ptx_on_cpu.h` has a function for."""
+
+
+def with_calls(text: str) -> str:
+    """Return CUDA text in which calls of `ptx_on_cpu.h` stand in the place of inline PTX.
+
+    A thread notes the line where it calls a device function, at which its warp meets.
+    """
+    text = text.replace(
+        '#if defined(__CUDA_ARCH__)\n  asm volatile("cp.async', '#if 1\n  asm("cp.async'
+    )
+    names = "|".join(re.findall(r"__forceinline__ void (ln_\w+)\(void\*", text))
+    if names:
+        text = re.sub(rf"(?m)^( *)({names})\(", r"\1cpu_thread->line = __LINE__; \2(", text)
+    return _ASM.sub(_call, text)
+
+
+def _call(asm: re.Match[str]) -> str:
+    """Return the call that executes one inline PTX, its registers as numbers."""
+    opcode, _, operands = asm["ptx"].rstrip("; ").partition(" ")
+    if not opcode.startswith(_EXECUTED):
+        return asm[0]
+    results, values = [], []
+    for kind, expression in _operands(asm["rest"]):
+        results += [expression] if kind[0] in "+=" else []
+        values.append("0" if kind[0] == "=" else f"cpu_word({expression})")
+    at = []
+    for place in re.findall(r"%?\d+", operands):  # a register, or a number of the text
+        at.append(int(place[1:]) if place[0] == "%" else len(values))
+        values += [] if place[0] == "%" else [place]
+    moved = " ".join([f"cpu_unword({e}, cpu_w[{n}]);" for n, e in enumerate(results)])
+    return (
+        f"{{ uint64_t cpu_w[] = {{{', '.join(values) or '0'}}}; "
+        f"const int cpu_at[] = {{{', '.join(map(str, at)) or '0'}}}; "
+        f"ptx_{re.sub(r'[^a-z0-9]+', '_', opcode)}(cpu_w, cpu_at); {moved} }}"
+    )
+
+
+def _operands(text: str) -> Iterator[tuple[str, str]]:
+    """Yield constraint and expression of each operand of an asm statement."""
+    place = 0
+    while found := _OPERAND.search(text, place):
+        depth, place = 1, found.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[place], 0)
+            place += 1
+        yield found["kind"], text[found.end() : place - 1]
+
+
 class CpuGpu(FakeGpu):
     """A `Driver` whose kernels run, on the CPU: in another order at each launch.
 
@@ -46,11 +99,19 @@ class CpuGpu(FakeGpu):
         self.folder, self.at_once = folder, at_once
         self.held: dict[int, np.ndarray] = {}
         self.launches = 0
+        self.compiled: dict[tuple[bytes, str], object] = {}
 
     def load(self, code, name):
-        text = code.decode()
+        launch = self.compiled.get((code, name))
+        if launch is None:
+            launch = self.compiled[code, name] = self._compile(code.decode(), name)
+        launched = self._launched(code, name)
+        return SimpleNamespace(name=name, **launched, shared=48 * 1024, run=launch)
+
+    def _compile(self, text, name):
         for pattern, replacement in _REWRITTEN:
             text = re.sub(pattern, replacement, text)
+        text = with_calls(text)
         source = self.folder / f"{name}{len(list(self.folder.iterdir()))}.cpp"
         source.write_text(f'#include "{HEADER}"\n{text}\nCALL_OF({name})\n')
         target = source.with_suffix(".so")
@@ -59,8 +120,7 @@ class CpuGpu(FakeGpu):
         assert done.returncode == 0, done.stderr
         launch = ctypes.CDLL(str(target)).launch
         launch.restype = ctypes.c_char_p
-        launched = self._launched(code, name)
-        return SimpleNamespace(name=name, **launched, shared=48 * 1024, run=launch)
+        return launch
 
     def launch(self, function, launch, arguments, stream):
         self._note("launch", function.name, launch, stream)
