@@ -123,6 +123,59 @@ REFUSED = [
         ": its behaviour 'd[m, n] = d[m, n] + a[m, n]' cannot be read; expected operands of one "
         "type for add, not d[m, n]: float32, a[m, n]: float16",
     ),
+    *[
+        (
+            {"name": name},
+            f'add_instruction: name={name!r}; it is letters, digits and dots, as "mma.m8n8k4"',
+        )
+        for name in (3, None, "", "two words", "f(x)", ".x")
+    ],
+    *[
+        ({field: value}, f": {field}={value!r}; it is a text")
+        for field in ("behaviour", "ptx", "arch", "witness")
+        for value in (None, 3)
+    ],
+    ({"ptx": "mma {"}, ": its ptx 'mma {' cannot be read; write {{ and }} for braces of the text"),
+    ({"operands": None}, ": operands=None; it is role -> ln.Operand"),
+    ({"operands": {"d": WHOLE, 3: WHOLE}}, ": the role 3; a role is a name, as in Python"),
+    ({"operands": {"d": WHOLE, "a": 3}}, ": operand a is 3; it is an ln.Operand"),
+    *[
+        (
+            {"operands": {"d": WHOLE, "a": replace(WHOLE, **{field: value})}},
+            f": operand a has {field}={value!r}; {allowed}",
+        )
+        for field, value, allowed in (
+            ("dtype", "float32", "it is a type, as ln.float16"),
+            ("axes", "mn", 'it is a tuple of names, as ("m", "k")'),
+            ("axes", ("m", 3), 'it is a tuple of names, as ("m", "k")'),
+            ("axes", ("m n", "n"), 'it is a tuple of names, as ("m", "k")'),
+            ("fragment", "(g) -> (g) ()", "it is an ln.Fragment"),
+            ("memory", "warp", "it is a memory, as ln.WARP"),
+        )
+    ],
+    ({"accuracy": 0.1}, ": accuracy=0.1; it is role -> relative error, or None"),
+    *[
+        (
+            {"accuracy": {"a": error}},
+            f": its accuracy of a is {error!r}; it is a relative error, between 0 and 1",
+        )
+        for error in (-0.1, 0, 1.0, float("nan"), "small", None)
+    ],
+    *[
+        (
+            {"behaviour": f"d[m, n] = {value}"},
+            f": its behaviour 'd[m, n] = {value}' is neither a copy nor a sum; {STATEMENT}",
+        )
+        for value in (
+            "max(d[m, n], a[m, n])",
+            "d[m, n] * a[m, n]",
+            "-d[m, n] + a[m, n]",
+            "a[m, n] * 2.0",
+            "d[m, n] + a[m, n] * d[m, n]",
+            "d[m, n] + d[m, n]",
+        )
+    ],
+    ({"completion": "group"}, ": completion='group' of what computes; copies alone may end later"),
 ]
 
 

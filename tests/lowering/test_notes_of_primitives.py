@@ -266,20 +266,32 @@ def distribute(f: ln.Fusion) -> None:
     y.distribute(QUADS, (1, 3))
 
 
-@case(("place", "its statements stand inside of c.i2, c.r0, c.r3"))
+IN_LANES = "its statements stand inside of T6.i2, T6.r0, T6.r3"
+
+
+@case(
+    (
+        "instruction",
+        "mma.m16n8k16.f32.f16 executes its tiles, whose lane maps rest on "
+        + ln.instructions["mma.m16n8k16.f32.f16"].witness,
+    ),
+    *(("loops", IN_LANES), ("place", IN_LANES)) * 3,
+)
 def instruct(f: ln.Fusion) -> None:
     row = "mma.m16n8k16.f32.f16"
     with f:
         a, b = f.input("a", (16, 32), ln.float16), f.input("b", (32, 8), ln.float16)
         c = f.output(ln.matmul(a, b, dtype=ln.float32), "c")
     (product,) = c.producers
+    acc = c.cache_before()
     held = [operand.cache_after() for operand in (a, b)]
-    c.split(2, 16).reorder({2: 0})
+    acc.split(2, 16).reorder({2: 0})
     for tensor in held:
         tensor.memory = ln.WARP
-        tensor.compute_at(c, 1)
-    c.instruct(row, axes=(1, 2, 3))
-    product.compute_at(c, -1)
+        tensor.compute_at(acc, 1)
+    c.distribute(ln.instructions[row].operands["d"].fragment, axes=(0, 1))
+    acc.instruct(row, axes=(1, 2, 3))
+    product.compute_at(acc, -1)
     f.inline_most(product.producers, replay=True)
 
 

@@ -8,11 +8,12 @@ read rows and name none.
 from __future__ import annotations
 
 import ast
+import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 
 from loopnest.errors import DefinitionError, LoopnestError, NotSupported, kind_of
 from loopnest.kir.kernel_program import Program
@@ -200,17 +201,56 @@ def add_instruction(row: Instruction) -> Instruction:
     """
     if not isinstance(row, Instruction):
         raise DefinitionError("add_instruction", f"{kind_of(row)} is no ln.Instruction")
+    if not isinstance(row.name, str) or not _NAME.fullmatch(row.name):
+        reason = f"name={row.name!r}"
+        raise DefinitionError(
+            "add_instruction", reason, 'it is letters, digits and dots, as "mma.m8n8k4"'
+        )
     subject = f"add_instruction('{row.name}')"
     if row.name.startswith(LATER):
         reason = "instructions of this kind need statements that do not exist yet"
         raise NotSupported(subject, reason, f"names begin otherwise than {', '.join(LATER)}")
     if row.name in _table:
         raise DefinitionError(subject, "there is a row of this name already", "choose another name")
+    _check_types(row, subject)
     _check_fields(row, subject)
     _check_operands(row, subject)
     _check_behaviour(row, subject)
     _table[row.name] = row
     return row
+
+
+def _check_types(row: Instruction, subject: str) -> None:
+    """Refuse fields of other types than theirs."""
+    for field in ("behaviour", "ptx", "arch", "witness"):
+        if not isinstance(getattr(row, field), str):
+            raise DefinitionError(subject, f"{field}={getattr(row, field)!r}", "it is a text")
+    if not isinstance(row.operands, Mapping):
+        raise DefinitionError(subject, f"operands={row.operands!r}", "it is role -> ln.Operand")
+    for role, operand in row.operands.items():
+        if not isinstance(role, str) or not role.isidentifier():
+            raise DefinitionError(subject, f"the role {role!r}", "a role is a name, as in Python")
+        if not isinstance(operand, Operand):
+            raise DefinitionError(subject, f"operand {role} is {operand!r}", "it is an ln.Operand")
+        _check_operand(operand, f"operand {role}", subject)
+    if not isinstance(row.accuracy, (Mapping, NoneType)):
+        reason = f"accuracy={row.accuracy!r}"
+        raise DefinitionError(subject, reason, "it is role -> relative error, or None")
+
+
+def _check_operand(operand: Operand, which: str, subject: str) -> None:
+    """Refuse fields of an operand that are not of their types."""
+    axes: object = operand.axes
+    named = isinstance(axes, tuple) and all(isinstance(a, str) and a.isidentifier() for a in axes)
+    for field, fits, allowed in (
+        ("dtype", isinstance(operand.dtype, DType), "it is a type, as ln.float16"),
+        ("axes", named, 'it is a tuple of names, as ("m", "k")'),
+        ("fragment", isinstance(operand.fragment, (Fragment, NoneType)), "it is an ln.Fragment"),
+        ("memory", isinstance(operand.memory, Memory), "it is a memory, as ln.WARP"),
+    ):
+        if not fits:
+            reason = f"{which} has {field}={getattr(operand, field)!r}"
+            raise DefinitionError(subject, reason, allowed)
 
 
 def _check_fields(row: Instruction, subject: str) -> None:
@@ -225,15 +265,23 @@ def _check_fields(row: Instruction, subject: str) -> None:
     if digits == row.arch or not digits.rstrip("af").isdigit():
         raise DefinitionError(subject, f"arch={row.arch!r}", 'use the form "sm_80"')
     known = {*row.operands, "bytes", "taken"}
-    for _, name, _, _ in string.Formatter().parse(row.ptx):
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(row.ptx)]
+    except ValueError:
+        reason = f"its ptx '{row.ptx}' cannot be read"
+        raise DefinitionError(subject, reason, "write {{ and }} for braces of the text") from None
+    for name in names:
         if name is not None and name not in known:
             raise DefinitionError(
                 subject, f"its ptx names '{name}'", f"the operands are {', '.join(row.operands)}"
             )
-    for role in row.accuracy or ():
+    for role, error in (row.accuracy or {}).items():
         if role not in row.operands:
             reason = f"its accuracy names '{role}'"
             raise DefinitionError(subject, reason, f"the operands are {', '.join(row.operands)}")
+        if not isinstance(error, (int, float)) or not 0 < error < 1:
+            reason = f"its accuracy of {role} is {error!r}"
+            raise DefinitionError(subject, reason, "it is a relative error, between 0 and 1")
 
 
 def _check_operands(row: Instruction, subject: str) -> None:
@@ -291,12 +339,24 @@ def _check_behaviour(row: Instruction, subject: str) -> None:
         if [i.name if isinstance(i, Index) else "" for i in load.args] != [*operand.axes]:
             reason = f"its behaviour has {load} where operand {load.buffer.name} has ({shown})"
             raise DefinitionError(subject, reason, "an operand is read and written by its axes")
+    parts = store.value.args if isinstance(store.value, Op) and store.value.op == "add" else ()
+    others = [part for part in parts if part is not store.own]
+    is_sum = len(others) == 1 and store.own not in loads(others[0])
+    if not row.is_move and not is_sum:
+        reason = f"its behaviour '{row.behaviour}' is neither a copy nor a sum"
+        raise DefinitionError(subject, reason, _STATEMENT)
+    if not row.is_move and row.completion:
+        reason = f"completion='{row.completion}' of what computes"
+        raise DefinitionError(subject, reason, "copies alone may end later")
     missing = sorted(set(row.operands) - {load.buffer.name for load in used})
     if missing:
         raise DefinitionError(
             subject, f"its behaviour does not name the operand '{missing[0]}'", _STATEMENT
         )
 
+
+_NAME = re.compile(r"[A-Za-z][\w.]*")
+"""What a nest's text may have for an instruction."""
 
 _STATEMENT = 'write one statement, as "d[m, n] = d[m, n] + a[m, k] * b[k, n]"'
 _TYPE_NAMES = {dtype.name for dtype in dtypes.ALL}

@@ -21,8 +21,15 @@ from loopnest.lowering.loops.loop_plan import (
     refolded,
 )
 from loopnest.lowering.memory.allocation import TensorStorage
-from loopnest.scalar.enums import BLOCK_DIMENSIONS, MOST_ALONG, MOST_THREADS, Memory, ParallelType
-from loopnest.scalar.expr import ZERO, Const
+from loopnest.scalar.enums import (
+    BLOCK_DIMENSIONS,
+    MOST_ALONG,
+    MOST_THREADS,
+    WARP,
+    Memory,
+    ParallelType,
+)
+from loopnest.scalar.expr import ONE, ZERO, Const
 from loopnest.schedule.fold_order import folded_axes, keeps_order, scans_in_order
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.definition import started_by
@@ -41,6 +48,7 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
         LoweringError: no kernel exists for the schedule.
     """
     _check_launch(plan)
+    _check_warps(plan)
     for unit in plan.forest.units:
         _check_order(plan, unit)
         for tensor in unit.siblings:
@@ -84,6 +92,19 @@ def _check_launch(plan: LoopPlan) -> None:
                 f"{dimension.value}{_axes(plan, dimension)} has the extent {extent}",
                 f"use at most {MOST_ALONG[dimension]}",
             )
+
+
+def _check_warps(plan: LoopPlan) -> None:
+    """Refuse WARP memory in blocks whose rows of threads are no warps."""
+    held = [unit for unit in plan.forest.units if unit.memory is Memory.WARP]
+    lanes = plan.launch.get(ParallelType.block_x, ONE)
+    if held and not (isinstance(lanes, Const) and lanes.value == WARP):
+        raise LoweringError(
+            held[0].name,
+            f"its memory is WARP, and block_x{_axes(plan, ParallelType.block_x)} has the extent "
+            f"{lanes}",
+            f"bind axes of {WARP} lanes alone to block_x, and others to block_y or block_z",
+        )
 
 
 def _axes(plan: LoopPlan, dimension: ParallelType) -> str:

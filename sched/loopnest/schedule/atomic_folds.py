@@ -17,7 +17,12 @@ from dataclasses import replace
 from loopnest.scalar.enums import Memory
 from loopnest.schedule.cloning import new_tensor, plain_domain
 from loopnest.schedule.launches import check_launches
-from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
+from loopnest.schedule.transaction import (
+    PrimitiveRefused,
+    primitive,
+    require_computed,
+    require_not_instructed,
+)
 from loopnest.tensor.definition import Definition, Read, started_by
 from loopnest.tensor.math_snapshot import logical_places
 from loopnest.tensor.overlapping_tiles import overlaps
@@ -31,6 +36,7 @@ EXACT = ("max", "min")
 def atomic(tensor: TensorView) -> TensorView:
     """Let all threads fold into the memory of `tensor`; see `TensorView.atomic`."""
     require_computed(tensor)
+    require_not_instructed(tensor, "atomic")
     _require_reduction(tensor)
     _take_memory(tensor)
     definition = tensor.definition

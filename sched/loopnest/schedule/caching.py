@@ -14,7 +14,12 @@ from loopnest.schedule.cloning import (
 )
 from loopnest.schedule.launches import hand_over_launch
 from loopnest.schedule.replay import consumer_as_producer
-from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
+from loopnest.schedule.transaction import (
+    PrimitiveRefused,
+    primitive,
+    require_computed,
+    require_not_instructed,
+)
 from loopnest.tensor.intents import take_back
 from loopnest.tensor.tensor_view import TensorView
 
@@ -61,6 +66,7 @@ def cache_before(tensor: TensorView) -> TensorView:
     """
     require_computed(tensor)
     require_not_atomic(tensor, "cache_before")
+    require_not_instructed(tensor, "cache_before")
     _require_unfrozen(tensor)
     definition = tensor.definition
     assert definition is not None

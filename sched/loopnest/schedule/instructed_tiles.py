@@ -20,6 +20,7 @@ from loopnest.schedule.transaction import (
     PrimitiveRefused,
     primitive,
     require_computed,
+    require_not_instructed,
 )
 from loopnest.schedule.transforms import merge, parallelize, reorder, split
 from loopnest.tensor.axis_names import Axis
@@ -110,6 +111,7 @@ def instruct(tensor: TensorView, name: str, axes: Sequence[Axis]) -> TensorView:
     """Compute a reduction by an instruction; see `TensorView.instruct`."""
     row = _row(name)
     require_computed(tensor)
+    require_not_instructed(tensor, "another one")
     _require_lanes_free(tensor)
     names = tuple(row.extents)
     places = _positions(tensor, axes, tuple(row.extents.values()), row.name)
@@ -139,7 +141,8 @@ def instruct(tensor: TensorView, name: str, axes: Sequence[Axis]) -> TensorView:
         tensor, result.fragment, [tensor.domain.leaf.index(leaf[axis]) for axis in result.axes]
     )
     inside = [lane + 1, *[n for n, axis in enumerate(tensor.domain.leaf) if axis in leaf.values()]]
-    parallelize(tensor, dict.fromkeys(inside, ParallelType.mma))
+    for place in inside:
+        tensor.fusion.change(tensor.domain.leaf[place], "parallel", ParallelType.mma)
     tensor.fusion.change(tensor, "instruction", row.name)
     return tensor
 
@@ -184,8 +187,12 @@ def operands_of(
     reducer = definition.reducer
     if reducer is None or reducer.name != "sum" or definition.scan is not None:
         is_fold = reducer is not None and definition.scan is None
-        what = f"a {reducer.name}" if is_fold and reducer else "no reduction"
+        what = f"a reduction by {reducer.name}" if is_fold and reducer else "no reduction"
         raise PrimitiveRefused(f"{tensor.name} is {what}", f"{row.name} computes a sum of products")
+    if definition.start is not None:
+        raise PrimitiveRefused(
+            f"{tensor.name} is atomic", f"{row.name} adds to what its lanes hold: leave atomic out"
+        )
     result = row.operands[row.result].dtype
     if tensor.dtype.compute is not result:
         raise PrimitiveRefused(

@@ -19,6 +19,7 @@ from loopnest.schedule.transaction import (
     axis_names,
     primitive,
     require_computed,
+    require_not_instructed,
 )
 from loopnest.tensor.axis_names import Axis
 from loopnest.tensor.definition import Definition, Read, TracedReducer
@@ -56,6 +57,7 @@ def rfactor(tensor: TensorView, axes: Axis | Sequence[Axis], refold: bool = Fals
     """
     require_computed(tensor)
     require_not_atomic(tensor, "rfactor")
+    require_not_instructed(tensor, "rfactor")
     places = _places(tensor, axes)
     definition = tensor.definition
     assert definition is not None

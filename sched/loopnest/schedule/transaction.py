@@ -150,7 +150,10 @@ def shown(value: object) -> str:
     return repr(str(value) if isinstance(value, Expr) else value)
 
 
-_KINDS = {"_compute_at_pos": "place", "_memory": "memory", "_starts_launch": "launch"}
+_KINDS = {
+    "_compute_at_pos": "place", "_memory": "memory", "_starts_launch": "launch",
+    "instruction": "instruction",
+}  # fmt: skip
 """Field of a TensorView -> kind of the intent of a call that changed it."""
 
 
@@ -307,6 +310,19 @@ def require_computed(tensor: TensorView) -> None:
         raise PrimitiveRefused(
             f"{tensor.name} is an input, which has no loops of its own",
             "only cache_after and compute_at apply to inputs",
+        )
+
+
+def require_not_instructed(tensor: TensorView, call: str) -> None:
+    """Refuse a call that would take a reduction and its tile apart.
+
+    Raises:
+        PrimitiveRefused: an instruction computes `tensor`.
+    """
+    if tensor.instruction:
+        raise PrimitiveRefused(
+            f"{tensor.name} is computed by {tensor.instruction}",
+            f"{call} comes before instruct, if at all",
         )
 
 

@@ -215,6 +215,7 @@ def parallelize(
     require_computed(tensor)
     wanted = _wanted_types(tensor, types, axes)
     leaf = tensor.domain.leaf
+    _require_no_tile(tensor, wanted)
     after = [wanted.get(place, axis.parallel) for place, axis in enumerate(leaf)]
     for place, parallel in enumerate(after):
         first = after.index(parallel)
@@ -229,6 +230,24 @@ def parallelize(
         for place, parallel in wanted.items():
             tensor.fusion.change(twin.domain.leaf[place], "parallel", parallel)
     return tensor
+
+
+def _require_no_tile(tensor: TensorView, wanted: Mapping[int, ParallelType]) -> None:
+    """Refuse types of the axes of a tile, and the type that `instruct` gives to these alone."""
+    for place, parallel in wanted.items():
+        axis = tensor.domain.leaf[place]
+        if parallel is ParallelType.mma:
+            raise PrimitiveRefused(
+                f"axis {place_text(axis, place)} of {tensor.name} would be mma, as axes of tiles "
+                "are",
+                "instruct makes a tile of the axes of a reduction",
+            )
+        if tensor.instruction and axis.parallel in (ParallelType.mma, ParallelType.block_x):
+            raise PrimitiveRefused(
+                f"axis {place_text(axis, place)} of {tensor.name} is {axis.parallel.value}, of a "
+                f"tile of {tensor.instruction}",
+                "the axes of a tile stay as instruct made them",
+            )
 
 
 def _wanted_types(

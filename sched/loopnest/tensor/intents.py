@@ -19,9 +19,9 @@ class Intent:
     Args:
         origin: the call, and its place in the user's code.
         kind: the field that it set: "parallel", "pinned", "place", "loops", "memory", "order",
-            "pad", "swizzle", "stages", "move", "launch" (it starts one), "tensor" (a new one),
-            "assume",
-            "range" (of an input's elements), "left" (it keeps loops that were to be shared),
+            "pad", "swizzle", "stages", "move", "instruction", "launch" (it starts one), "tensor"
+            (a new one), "assume", "range" (of an input's elements), "left" (it keeps loops that
+            were to be shared),
             "lost" (axes that users named gave way to loops of another tensor; their names),
             "stored" and "elements" (an automatic schedule ends its loops there, or has the
             plainest), or "unchanged" where all was so before.

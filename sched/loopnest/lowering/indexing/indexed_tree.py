@@ -22,6 +22,7 @@ from loopnest.kir import (
     walk,
 )
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.instruction_rows import instructions
 from loopnest.kir.instruction_table import gives_lanes
 from loopnest.kir.matrix_rows import NoRows, moves, named_rows
 from loopnest.kir.vector_access import VectorFinder
@@ -206,7 +207,7 @@ def _tile(loop: Loop, tile: TileSpec) -> Stmt:
     """Return the tile whose body is a loop over its lanes.
 
     Raises:
-        LoweringError: a test stands in it.
+        LoweringError: a test stands in it, or an operand of its lanes lies elsewhere.
     """
     held: dict[str, Buffer] = {}
     for node, _ in walk((loop,)):
@@ -246,6 +247,16 @@ def _tile(loop: Loop, tile: TileSpec) -> Stmt:
                 "position -1",
             )
     operands = tuple([(role, held[name]) for role, name in tile.operands])
+    row = instructions[tile.instruction]
+    for role, buffer in operands:
+        in_lanes = row.operands[role].memory is Memory.WARP
+        if in_lanes and buffer.memory not in (Memory.LOCAL, Memory.WARP):
+            raise LoweringError(
+                buffer.tensor,
+                f"operand {role} of {tile.instruction} would be in {buffer.memory.value} memory, "
+                "and its lanes hold it",
+                f"instruct a copy of {buffer.tensor} (cache_before), in LOCAL memory",
+            )
     return Tile(tile.instruction, operands, (loop,), loop.origin)
 
 

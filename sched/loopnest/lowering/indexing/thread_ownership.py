@@ -76,10 +76,17 @@ def _error(plan: LoopPlan, reading: Reading, dimension: ParallelType) -> Lowerin
             f"position in {consumer.name} that holds its loop, or set the memory of "
             f"{consumer.name} to GLOBAL before atomic()",
         )
+    in_lanes = producer.memory is Memory.WARP
     return LoweringError(
         f"{consumer.name} reads {producer.name} ({producer.memory.value})",
         f"along {dimension.value} ({named}) the reading thread is not the writing one",
-        f"compute {producer.name} at a position in {consumer.name} that holds the "
+        (
+            f"let an instruction read it: inline {consumer.name} into its tile (compute_at with "
+            "position -1); "
+            if in_lanes
+            else ""
+        )
+        + f"compute {producer.name} at a position in {consumer.name} that holds the "
         f"{dimension.value} loop, bind the same axis of both to it, or set its memory to "
         + ("GLOBAL" if dimension.is_grid else "SHARED or GLOBAL"),
     )
@@ -170,11 +177,14 @@ class _ReadCheck:
         specs = [self.indexer.nest.spec_of[index] for index in self.reading.loops]
         return any(spec.tile is not None for spec in specs)
 
+    @property
+    def _in_lane(self) -> bool:
+        """Whether the read is of an element that the reading lane must hold itself."""
+        return self.producer.memory is Memory.WARP and not self._in_tile
+
     def foreign(self) -> ParallelType | None:
         """Return a dimension along which another thread wrote the element, None where none is."""
-        memory = self.producer.memory
-        if memory is Memory.WARP and not self._in_tile:
-            memory = Memory.LOCAL
+        memory = Memory.LOCAL if self._in_lane else self.producer.memory
         around = [(group, d) for group, d in self._thread_loops() if not memory.spans(d)]
         if all(group in self.path for group, _ in around):
             return None  # the store and the read stand in one iteration of each: in one thread
@@ -285,7 +295,7 @@ class _ReadCheck:
             spec, group = self.plan.spec(axis), self.plan.forest.find(axis)
             if axis.is_reduction and folds:
                 result.append(None)
-            elif place in slot:
+            elif place in slot and not (self._in_lane and spec.parallel.is_thread):
                 result.append(self._here(slot[place]))
             elif is_trivial(spec):
                 result.append(ZERO)

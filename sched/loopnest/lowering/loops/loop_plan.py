@@ -31,6 +31,7 @@ from loopnest.schedule.fold_order import carries, folded_axes, keeps_order
 from loopnest.schedule.instructed_tiles import has_lanes, lane_axis, tile_tensors
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import Conflict, LoopGroup
+from loopnest.schedule.transaction import PrimitiveRefused
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
@@ -146,7 +147,10 @@ def _mark_tiles(forest: LoopForest, specs: dict[LoopGroup, LoopSpec]) -> None:
         name = unit.instruction or unit.layout.move
         if not name or (unit.layout.move and not (gives_lanes(name) and has_lanes(unit))):
             continue
-        operands = tuple([(role, tensor.name) for role, tensor in tile_tensors(unit)])
+        try:
+            operands = tuple([(role, tensor.name) for role, tensor in tile_tensors(unit)])
+        except PrimitiveRefused as refused:  # a call after instruct changed an operand
+            raise LoweringError(unit.name, refused.reason, refused.hint) from None
         group = forest.find(unit.domain.leaf[lane_axis(unit)])
         specs[group] = replace(specs[group], tile=TileSpec(name, operands))
 

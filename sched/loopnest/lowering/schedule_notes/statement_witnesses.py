@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loopnest.kir import Launch, Loop
+from loopnest.kir.instruction_rows import instructions
 from loopnest.lowering.loops.loop_plan import is_trivial
 from loopnest.lowering.schedule_notes.lowered_schedule import (
     Check,
@@ -99,11 +100,26 @@ def _launch(lowering: Lowering, intent: Intent) -> Finding:
     )
 
 
+def _instruction(lowering: Lowering, intent: Intent) -> Finding:
+    """Look at what the lane maps of the instruction of a tile rest on: instruct."""
+    row = instructions[tensor_of(intent).instruction]
+    if row.witness:
+        return f"{row.name} executes its tiles, whose lane maps rest on {row.witness}"
+    return note_of(
+        lowering,
+        intent,
+        f"on a device the results rest on the lane maps of {row.name}",
+        "its row names no witness of them",
+        "hold them against a published table or a device, and name it: witness=",
+    )
+
+
 STATEMENT_CHECKS: dict[str, Check] = {
     "loops": _loops,
     "place": _place,
     "left": _left,
     "tensor": _tensor,
     "launch": _launch,
+    "instruction": _instruction,
 }
 """The checks that look at where the statements of a tensor stand."""
