@@ -66,7 +66,7 @@ class LivePoints:
 
     def _of(self, tensor: MathTensor) -> list[Expr]:
         definition = tensor.definition
-        if definition is None or definition.reducer is None or definition.scan is not None:
+        if definition is None or definition.reducer is None:
             return []
         reducer = reducer_of(tensor)
         common: list[Expr] | None = None

@@ -52,8 +52,7 @@ class LiveTerms:
         input.
         """
         reducer = definition.reducer
-        # A scan stores what is folded so far at every step, also where a step adds nothing.
-        if reducer is None or definition.scan is not None:
+        if reducer is None:
             return ()
         found: dict[Expr, None] | None = None
         # All components are folded by one update, which may stay away only where each of them takes

@@ -181,7 +181,9 @@ class Indexer:
         steps: list[tuple[Store | Let, ...]] = [update, self.finish(environments, None)]
         if unit.definition.scan.exclusive:
             steps.reverse()
-        guarded = [g for made in steps for g in self.terms.guarded(compute, environments[0], made)]
+        guarded = [
+            g for made in steps for g in self.terms.guarded(compute, environments[0], made, True)
+        ]
         self.accesses.keep_readings(compute, guarded)
         return tuple(guarded)
 

@@ -114,9 +114,15 @@ class PhaseTerms:
     # Tests of a phase
 
     def guarded(
-        self, compute: Compute, env: Environment, made: tuple[Store | Let, ...]
+        self,
+        compute: Compute,
+        env: Environment,
+        made: tuple[Store | Let, ...],
+        carried: bool = False,
     ) -> tuple[Guarded, ...]:
         """Return the statements, those with the same predicate together.
+
+        `carried` says that they are a step of a scan in one thread, whose update alone may be idle.
 
         Outputs of one definition may differ: holes of a LOCAL buffer may be initialised, where its
         loops gave it its axes, and a GLOBAL one has one writer, as have the LOCAL ones that it
@@ -127,7 +133,10 @@ class PhaseTerms:
         once = once and not self.plan.crossed[compute.unit]  # all threads have a part
         stores = [s for s in made if isinstance(s, Store)]
         memories = dict.fromkeys([store.storage.memory for store in stores])
-        by_memory = {m: self._terms(compute, env, m, once, holes) for m in memories}
+        definition = compute.unit.definition
+        folds = definition is not None and (carried or definition.scan is None)
+        folds = folds and any(store.role == "update" for store in stores)
+        by_memory = {m: self._terms(compute, env, m, once, holes, folds) for m in memories}
         result: list[Guarded] = []
         for memory, same in groupby(stores, key=lambda store: store.storage.memory):
             first = () if result else tuple([s for s in made if isinstance(s, Let)])
@@ -141,6 +150,7 @@ class PhaseTerms:
         memory: Memory,
         once: bool,
         holes: dict[Expr, PredicateTerm],
+        folds: bool,
     ) -> tuple[PredicateTerm, ...]:
         is_global = memory is Memory.GLOBAL
         terms: dict[Expr, PredicateTerm] = {}
@@ -153,7 +163,7 @@ class PhaseTerms:
             last = compute.phase == "finish" or not self.plan.crossed[compute.unit]
             terms = {t.condition: t for t in self.flags(compute.unit, own=last)}
             terms |= holes
-        if compute.phase == "update":
+        if compute.phase == "update" and folds:
             for condition in self._live(compute, env):
                 reason = f"{compute.unit.name} takes nothing in elsewhere"
                 terms[condition] = PredicateTerm(condition, reason, idle=True)

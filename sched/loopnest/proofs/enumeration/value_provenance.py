@@ -185,10 +185,12 @@ class ValueProvenance:
                 total = total - np.take(total - own, start, axis=scan.axis)
             return (total - own if scan.exclusive else total).ravel()
 
-        count = added(np.ones(draw.size, np.int64))
+        live = self._live(tensor)
+        counts = np.ones(draw.size, np.bool_) if live is None else live
         numbers, results = self.results(tensor)
         valid, order = np.ones(draw.size, np.bool_), FoldOrder.nothing(draw.size)
-        return Held(count, added(draw), valid, added(results[numbers]), order)
+        sums, whose = [added(np.where(counts, n, np.uint64(0))) for n in (draw, results[numbers])]
+        return Held(added(counts.astype(np.int64)), sums, valid, whose, order)
 
     def results(self, tensor: MathTensor) -> tuple[Array, Sums]:
         """Return which logical element each root element folds into, and a number for each."""

@@ -106,6 +106,7 @@ class PolyhedralModel(IslRelations):
         self._trusted: dict[Site, tuple[Trusted, ...]] = {w.site: w.trusted for w in works}
         self._data: dict[Load, str] = {}
         self.live = LivePoints(math_, model.program)
+        self._shared: dict[Site, Guards] = {}
         self.chosen = with_temporaries({w.site: self.chosen_by(w) for w in works}, model.sites)
         for site in model.sites:
             chosen = dict(self.chosen.get(site, {}))
@@ -212,7 +213,8 @@ class PolyhedralModel(IslRelations):
         chosen = self._named_data(site)
         ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
         conditions = [*spaces.limits(site), *ties]
-        conditions += self.guards(site.guards)
+        shared = self._shared.get(site, ())
+        conditions += self.guards(tuple([g for g in site.guards if g not in shared]))
         self.require_present(conditions, variables)
         mark = name or f"S{next(self.numbers)}"
         return Instances(mark, [*variables, *chosen], conditions, self.time(moment), ties)
@@ -253,9 +255,9 @@ class PolyhedralModel(IslRelations):
 
         Only what is known to be the math's data may stand in a test around it: that an update
         happens for some value of other data does not say that it does for the one at hand. The
-        needs of a store say that its own load and each test find that. Another test may be of an
-        input if what is stored is a thread's own, and made under that test: who reads it is under
-        the test, too.
+        needs of a store say that its own load and each test find that. Another test may be around
+        a store to what is a thread's own, and made under that test: who reads it is under the test,
+        too, so that the store need not know it; one of an input it knows.
 
         Raises:
             NotProved: such data is no load, or a test around a store is of others.
@@ -281,10 +283,13 @@ class PolyhedralModel(IslRelations):
                 raise NotProved(f"the data that choose what {work.tensor.name} folds")
             (found[data],) = same
         made = self.model.lifetime(work.write)
-        around = [] if made is None or not is_private(work.store.storage) else self._tested(made)
-        inner = {load for load in around if self.live.is_kept(load)}
-        if not set(self._tested(work.site)) <= {*found.values(), *inner}:
+        own = made is not None and is_private(work.store.storage)
+        inner = {load for load in self._tested(made) if self.live.is_kept(load)} if own else set()
+        known = {*found.values(), *inner}
+        others = [guard for guard in work.site.guards if not known.issuperset(loads(guard[0]))]
+        if not set(others) <= set(made.guards if own else ()):
             raise NotProved(f"a test of data around {work.tensor.name}")
+        self._shared[work.site] = tuple(others)
         return found
 
     def points(self, access: Access) -> Instances:
