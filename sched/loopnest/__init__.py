@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.tensor.domain import IterDomain, TensorDomain
     from loopnest.tensor.fusion import Fusion
     from loopnest.tensor.ops.borders import pad
-    from loopnest.tensor.ops.composed_reductions import logsumexp, topk
+    from loopnest.tensor.ops.composed_reductions import logsumexp
     from loopnest.tensor.ops.conversions import cast
     from loopnest.tensor.ops.convolutions import conv
     from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
@@ -142,6 +142,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     )
     from loopnest.tensor.ops.slices import flip, roll, slice
     from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
+    from loopnest.tensor.ops.sorts import argsort, searchsorted, sort, topk
     from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
     from loopnest.tensor.tensor_view import TensorView
 
@@ -174,7 +175,7 @@ _LAZY = {
         "loopnest.tensor.domain": "IterDomain TensorDomain",
         "loopnest.tensor.fusion": "Fusion",
         "loopnest.tensor.ops.borders": "pad",
-        "loopnest.tensor.ops.composed_reductions": "logsumexp topk",
+        "loopnest.tensor.ops.composed_reductions": "logsumexp",
         "loopnest.tensor.ops.conversions": "cast",
         "loopnest.tensor.ops.convolutions": "conv",
         "loopnest.tensor.ops.data_movement": "broadcast expand full iota permute squeeze",
@@ -198,6 +199,7 @@ _LAZY = {
         "loopnest.tensor.ops.scatters": "index_add scatter scatter_add scatter_max scatter_min",
         "loopnest.tensor.ops.slices": "flip roll slice",
         "loopnest.tensor.ops.sliding_windows": "avg_pool max_pool unfold",
+        "loopnest.tensor.ops.sorts": "argsort searchsorted sort topk",
         "loopnest.tensor.ops.tuple_reductions": "argmax argmin reduce",
         "loopnest.tensor.tensor_view": "TensorView",
     }.items()
@@ -257,6 +259,7 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
+    "argsort",
     "assert_cost",
     "auto_schedule",
     "avg_pool",
@@ -369,11 +372,13 @@ __all__ = [
     "scatter_add",
     "scatter_max",
     "scatter_min",
+    "searchsorted",
     "segments",
     "sigmoid",
     "silu",
     "sin",
     "slice",
+    "sort",
     "sqrt",
     "squeeze",
     "stack",

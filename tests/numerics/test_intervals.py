@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("no_warnings")
 
 REFERENCE, FAST_MATH = Arithmetic(reference=True), Arithmetic(fast_math=True)
 DISCRETE_ONLY = {
-    *("or", "and", "not", "eq", "ne", "lt", "le", "gt", "ge", "isnan"),
+    *("or", "and", "not", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "ordinal32", "ordinal64"),
     *("bitor", "bitxor", "bitand", "bitnot", "shl", "shr", "philox", "floordiv", "ceildiv"),
 }
 

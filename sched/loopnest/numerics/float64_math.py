@@ -158,6 +158,17 @@ def _philox(key: Values, low: Values, high: Values, element: Values) -> Values:
     return np.choose((element & 3).astype(np.intp), block).astype(np.uint32)
 
 
+def _ordinal(x: Values, real: type, whole: type) -> Values:
+    """Return the number of each float among all in their order, of which a NaN is the last.
+
+    Both zeros are 0.
+    """
+    bits: Values = np.asarray(x).astype(real).view(whole)
+    ends = np.iinfo(whole)
+    number = np.where(bits < 0, ends.min - bits, bits)
+    return np.where(np.isnan(x), ends.max, number).astype(np.int64)
+
+
 _APPLY: Mapping[str, Callable[..., Values]] = {
     "or": np.logical_or,
     "and": np.logical_and,
@@ -205,6 +216,8 @@ _APPLY: Mapping[str, Callable[..., Values]] = {
     "sigmoid": _sigmoid,
     "erf": _erf,
     "isnan": np.isnan,
+    "ordinal32": lambda x: _ordinal(x, np.float32, np.int32),
+    "ordinal64": lambda x: _ordinal(x, np.float64, np.int64),
     "fma": lambda a, b, c: a * b + c,
     "philox": _philox,
     "where": np.where,

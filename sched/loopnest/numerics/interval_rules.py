@@ -351,6 +351,8 @@ _DISCRETE: Mapping[str, Discrete] = {
     "gt": lambda args: _lt(args[::-1]),
     "ge": lambda args: _le(args[::-1]),
     "isnan": _isnan,
+    "ordinal32": _both(APPLY["ordinal32"]),
+    "ordinal64": _both(APPLY["ordinal64"]),
     "not": _not,
     "and": _both(np.logical_and),
     "or": _both(np.logical_or),
@@ -363,6 +365,9 @@ _DISCRETE: Mapping[str, Discrete] = {
     "abs": _int_abs,
 }
 DISCRETE = Column(
-    "range over integers or bools", __name__, _DISCRETE, needs=ops(lambda op: op.result == "bool")
+    "range over integers or bools",
+    __name__,
+    _DISCRETE,
+    needs=ops(lambda op: op.result in ("bool", "int64")),
 )
 """Operations that give bools or integers; of others inexact operands give any value."""

@@ -106,7 +106,9 @@ class Accuracy:
     within: float = math.inf
 
 
-OF_FLOATS = ops(lambda op: "f" in op.kinds and op.result != "bool", but=("floordiv",))
+OF_FLOATS = ops(
+    lambda op: "f" in op.kinds and op.result not in ("bool", "int64"), but=("floordiv",)
+)
 """The operations that take and give floats. (Lowering alone divides by floor, and that indices.)"""
 
 ROUNDED = frozenset({"add", "sub", "mul", "div", "sqrt", "reciprocal", "fma", "mod"})

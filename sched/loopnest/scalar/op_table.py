@@ -32,7 +32,7 @@ class OpInfo:
 
     `kinds` are those of the types that its operands may have, as in `DType.kind`. `result` is
     "same" (the operands' common type), "bool", "float" (the operands' type, which is a float),
-    "uint32" or "cast". `infix` and `precedence` are those of the nest text (Python's).
+    "uint32", "int64" or "cast". `infix` and `precedence` are those of the nest text (Python's).
     """
 
     name: str
@@ -75,6 +75,8 @@ def _infos() -> Iterator[OpInfo]:
     ):  # fmt: skip
         yield OpInfo(name, 1, "f", "float")
     yield OpInfo("isnan", 1, "f", "bool")
+    yield OpInfo("ordinal32", 1, "f", "int64")  # of a float32 among all, NaN the last
+    yield OpInfo("ordinal64", 1, "f", "int64")
     yield OpInfo("fma", 3, "if")
     yield OpInfo("philox", 4, "i", "uint32")
     yield OpInfo("where", 3, "bifx")

@@ -115,7 +115,7 @@ def bare(label: str) -> str:
 
 def natural_type(op: str, args: tuple[Expr, ...]) -> DType:
     """Return the type of an operation that its text leaves out."""
-    if OPS[op].result in ("bool", "uint32"):
+    if OPS[op].result in ("bool", "uint32", "int64"):
         return dtypes.of(OPS[op].result)
     return args[1 if op == "where" else 0].dtype
 

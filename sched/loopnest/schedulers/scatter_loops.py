@@ -17,7 +17,9 @@ from loopnest.scalar.expr import Const, Coordinate
 from loopnest.schedulers.iteration_space import reads_parts, reductions, upstream
 from loopnest.schedulers.processor_facts import Processor
 
-FOLDS = ("last_update", "scatter_add", "scatter_max", "scatter_min", "index_add")
+FOLDS = (
+    "last_update", "scatter_add", "scatter_max", "scatter_min", "index_add", "digit_count", "order",
+)  # fmt: skip
 """The operations whose updates go to elements that data choose."""
 
 COLUMNS = 32
@@ -66,8 +68,9 @@ def _scatter(fusion: ln.Fusion) -> _Scatter | None:
         return _Scatter(fold, chosen[0], None)
     others = [t for t in output.producers if t is not fold]
     plain = all(map(_is_made_for_one, others)) and fold.consumers == (output,)
-    reads = () if output.definition is None else output.definition.reads
-    plain = plain and all(r.producer.is_input for r in reads if r.data)
+    if output.definition is None or output.definition.reducer is not None:
+        return None
+    plain = plain and all(r.producer.is_input for r in output.definition.reads if r.data)
     return _Scatter(fold, chosen[0], output) if plain and output.ndim == fold.ndim - 1 else None
 
 

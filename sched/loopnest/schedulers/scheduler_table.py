@@ -25,6 +25,7 @@ from loopnest.schedulers import (
     pointwise_loops,
     scan_loops,
     scatter_loops,
+    sort_loops,
     stage_loops,
     transpose_loops,
     window_loops,
@@ -66,6 +67,7 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("transpose", "c", transpose_loops.accepts, transpose_loops.for_cores),
     Scheduler("pointwise", "c", pointwise_loops.accepts, pointwise_loops.for_cores),
     Scheduler("scatter", "c", scatter_loops.accepts, scatter_loops.for_cores),
+    Scheduler("sort", "c", sort_loops.accepts, sort_loops.for_cores),
     Scheduler("fold_alone", "c", fold_loops.accepts_alone, fold_loops.alone_on_cores),
     Scheduler("fold", "c", fold_loops.accepts, fold_loops.for_cores),
     Scheduler("convolution", "c", convolution_loops.accepts, convolution_loops.for_cores, True),
@@ -77,6 +79,7 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("transpose", "cuda", transpose_loops.accepts, transpose_loops.for_threads),
     Scheduler("pointwise", "cuda", pointwise_loops.accepts, pointwise_loops.for_threads),
     Scheduler("scatter", "cuda", scatter_loops.accepts_atomic, scatter_loops.for_threads),
+    Scheduler("sort", "cuda", sort_loops.accepts, sort_loops.for_threads),
     Scheduler("fold", "cuda", fold_loops.accepts, fold_loops.for_threads),
     Scheduler(
         "contraction", "cuda", contraction_loops.accepts, contraction_loops.for_threads, True

@@ -95,7 +95,9 @@ class _Partition:
                     if self._is_accepted(unit, stored - {end}):
                         stored -= {end}
                 return stored
-        return stored
+        # A fold may have more elements than what it folds (a histogram), and still be stored.
+        nearest = self.stored | {p for p in folds if _is_fold(p)}
+        return nearest if self._is_accepted(unit, nearest) else stored
 
     def _ends(
         self, units: Iterable[ln.TensorView], passed: Callable[[ln.TensorView], bool]

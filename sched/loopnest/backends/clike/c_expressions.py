@@ -449,7 +449,7 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("min", "max"), _extremum),
     "div": _division, "neg": _negation, "not": _not, "bitnot": _not, "ceildiv": _ceil_division,
     "abs": _abs, "isnan": _isnan, "reciprocal": _reciprocal, "fma": _fma, "where": _where,
-    "cast": _cast, "pow": _function, "shl": _function, "shr": _function,
-    "philox": _philox,
+    "cast": _cast, "pow": _function, "shl": _function, "shr": _function, "ordinal32": _function,
+    "ordinal64": _function, "philox": _philox,
 }  # fmt: skip
 RULES = Column("form in C and CUDA", __name__, _RULES)

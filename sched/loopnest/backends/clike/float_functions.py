@@ -11,8 +11,19 @@ from itertools import chain
 
 from loopnest.scalar.op_table import Column, ops
 
-_WRITTEN_OUT = ("add", "sub", "mul", "div", "neg", "reciprocal", "where", "cast")
-"""What is written with C's own operators."""
+_APART = (
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "neg",
+    "reciprocal",
+    "where",
+    "cast",
+    "ordinal32",
+    "ordinal64",
+)
+"""What is written with C's own operators, or a function of one type."""
 
 
 def _own(*names: str) -> Iterator[tuple[str, tuple[str, str]]]:
@@ -37,7 +48,7 @@ CUDA = Column(
     "function in CUDA",
     __name__,
     _CUDA,
-    needs=ops(lambda op: "f" in op.kinds and not op.infix, but=_WRITTEN_OUT) | {"mod", "floordiv"},
+    needs=ops(lambda op: "f" in op.kinds and not op.infix, but=_APART) | {"mod", "floordiv"},
 )
 """The function of float32 and that of float64."""
 

@@ -525,6 +525,8 @@ def _functions(index: str) -> dict[tuple[str, str], str]:
     for op, (single, double) in C.items():
         functions |= {(op, "float32"): single, (op, "float64"): double}
     functions["philox", "int64"] = "ln_philox"
+    functions["ordinal32", "float32"] = "ln_ordinal32"
+    functions["ordinal64", "float64"] = "ln_ordinal64"
     for dtype, end in (*_INTEGER_ENDS.items(), ("index", index)):
         for op in ("max", "min", "abs", "floordiv", "mod", "pow", "shl", "shr"):
             functions.setdefault((op, dtype), f"ln_{op}_{end}")

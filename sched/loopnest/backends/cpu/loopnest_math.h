@@ -333,6 +333,20 @@ LN_FN uint32_t ln_philox(int64_t key, int64_t low, int64_t high, int64_t block, 
   return (word & 2) ? second : first;
 }
 
+/* ---- the number of a float among all in their order: both zeros are 0, a NaN is the last ---- */
+LN_FN int64_t ln_ordinal32(float x) {
+  int32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  if ((bits & INT32_MAX) > 0x7f800000) return INT32_MAX;
+  return bits < 0 ? (int64_t)INT32_MIN - bits : bits;
+}
+LN_FN int64_t ln_ordinal64(double x) {
+  int64_t bits;
+  __builtin_memcpy(&bits, &x, sizeof bits);
+  if ((bits & INT64_MAX) > 0x7ff0000000000000) return INT64_MAX;
+  return bits < 0 ? INT64_MIN - bits : bits;
+}
+
 /* ---- small functions ---- */
 
 LN_FN int32_t ln_abs_i32(int32_t a) { return a < 0 ? (int32_t)(0u - (uint32_t)a) : a; }

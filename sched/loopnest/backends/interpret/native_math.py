@@ -217,6 +217,12 @@ def _isnan(a: Value) -> Value:
     return np.isnan(a) if a.dtype.kind not in "iub" else np.zeros(a.shape, np.bool_)
 
 
+def _ordinal(a: Array, whole: type) -> Array:
+    """Return the number of each float in their order: its bits, counted from 0 on both sides."""
+    bits, most = a.view(whole).astype(np.int64), np.iinfo(whole)
+    return np.where(np.isnan(a), most.max, np.where(bits < 0, most.min - bits, bits))
+
+
 _INDEX: Mapping[str, Callable[..., Value]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -297,12 +303,14 @@ _VALUE: Mapping[str, Callable[..., Array]] = {
     "erf": _erf,
     "fma": _fma,
     "philox": _philox,
+    "ordinal32": lambda a: _ordinal(a, np.int32),
+    "ordinal64": lambda a: _ordinal(a, np.int64),
 }
 VALUE = Column(
     "interpreter's function",
     __name__,
     _VALUE,
-    needs=ops(lambda op: op.result in ("same", "float", "uint32"), but=("where",)),
+    needs=ops(lambda op: op.result in ("same", "float", "uint32", "int64"), but=("where",)),
 )
 """Operations on elements; their operands are arrays of one type."""
 

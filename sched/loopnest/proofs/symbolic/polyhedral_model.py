@@ -283,11 +283,11 @@ class PolyhedralModel(IslRelations):
                 raise NotProved(f"the data that choose what {work.tensor.name} folds")
             (found[data],) = same
         made = self.model.lifetime(work.write)
-        own = made is not None and is_private(work.store.storage)
-        inner = {load for load in self._tested(made) if self.live.is_kept(load)} if own else set()
-        known = {*found.values(), *inner}
+        inside = made if is_private(work.store.storage) else None
+        around = [] if inside is None else self._tested(inside)
+        known = {*found.values(), *[load for load in around if self.live.is_kept(load)]}
         others = [guard for guard in work.site.guards if not known.issuperset(loads(guard[0]))]
-        if not set(others) <= set(made.guards if own else ()):
+        if not set(others) <= set(() if inside is None else inside.guards):
             raise NotProved(f"a test of data around {work.tensor.name}")
         self._shared[work.site] = tuple(others)
         return found

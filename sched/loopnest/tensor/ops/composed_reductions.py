@@ -1,4 +1,4 @@
-"""Reductions made of others: logsumexp and topk."""
+"""Reductions made of others: logsumexp, and the largest few elements of `topk`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TypeAlias
 
-from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.arguments import as_int
-from loopnest.scalar.conditions import normal_le
 from loopnest.scalar.dtypes import DType, float32, int32, int64
-from loopnest.scalar.expr import FALSE, TRUE, Arg, Const, Expr, Op, cast, integer
+from loopnest.scalar.expr import Arg, Const, Expr, Op, cast
 from loopnest.tensor.definition import Read, TracedReducer
 from loopnest.tensor.ops import reducers
-from loopnest.tensor.ops.construction import axes_of, define, normalized_axes
+from loopnest.tensor.ops.construction import axes_of, define
 from loopnest.tensor.ops.elementary_functions import exp
 from loopnest.tensor.ops.joins import stack
-from loopnest.tensor.ops.operands import call_text, show
 from loopnest.tensor.ops.own_reducers import Parts, Reducer
 from loopnest.tensor.ops.pointwise import maximum
 from loopnest.tensor.ops.reductions import checked_axes, keep_axes
@@ -77,49 +73,11 @@ def logsumexp(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> Ten
     return keep_axes(result, len(tv.domain.logical), axes) if keepdims else result
 
 
-def topk(tv: TensorView, k: int, axis: int = -1) -> tuple[TensorView, TensorView]:
-    """Return the `k` largest elements along `axis`, largest first, and their indices as int64.
+def kept_largest(tv: TensorView, count: int, place: int) -> tuple[TensorView, TensorView]:
+    """Return the `count` largest elements along an axis, largest first, and their indices.
 
-    Of equals the first comes first, and a NaN counts as the largest. A launch with fewer than `k`
-    elements along the axis is refused.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     values, indices = ln.topk(x, 2)
-    ...     values, indices = f.output(values, "values"), f.output(indices, "indices")
-    >>> for found in ln.evaluate(f, np.array([[1, 5, 5], [3, 2, 4]], np.float32)):
-    ...     print(found)
-    [[5. 5.]
-     [4. 3.]]
-    [[1 2]
-     [2 0]]
-
-    Args:
-        tv: the operand, of any shape with an axis.
-        k: how many; they are kept in registers, so 16 at most.
-        axis: an axis, negative from the end; it has `k` elements in the results.
-
-    Raises:
-        DefinitionError: no TensorView, an axis that it does not have, a `k` that is none, or more
-            than there are elements.
-
-    Source: torch.topk, with the order of equals that numpy.argmax has.
+    They are kept in registers on one way through the elements, `MOST_KEPT` at most.
     """
-    count = as_int(k)
-    call = call_text("topk", (tv, k), f"axis={show(axis)}")
-    if isinstance(axis, (tuple, list)) or axis is None:
-        raise DefinitionError(call, "topk goes along one axis", "name it by an int")
-    (place,) = normalized_axes("topk", tv, axis)
-    if count is None or isinstance(k, bool) or not 1 <= count <= MOST_KEPT:
-        raise DefinitionError(call, f"k is {show(k)}", f"use an int from 1 to {MOST_KEPT}")
-    enough = normal_le(integer(count), tv.sizes[place], tv.fusion.algebra)
-    if enough is FALSE:
-        hint = f"{tv.name} is {tv.signature}"
-        raise DefinitionError(call, f"the axis has fewer than {count} elements", hint)
-    if enough is not TRUE:
-        tv.fusion.require(enough)
     kind = int32 if tv.dtype.is_bool else tv.dtype.compute
     reducer = _largest(count, kind)
     first = (cast(Arg(0, tv.dtype), kind), element_number(tv, (place,)))

@@ -166,6 +166,23 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
     "ln_minf": ("", _extremum("min", "<")),
     "ln_max_f64": ("", "double ln_max_f64(double a, double b) { return a > b || a != a ? a : b; }"),
     "ln_min_f64": ("", "double ln_min_f64(double a, double b) { return a < b || a != a ? a : b; }"),
+    # Numbers of floats in their order: both zeros are 0, a NaN is the last.
+    "ln_ordinal32": (
+        "",
+        """long long ln_ordinal32(float x) {
+  const int bits = __float_as_int(x);
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fffffff;
+  return bits < 0 ? -0x80000000LL - bits : bits;
+}""",
+    ),
+    "ln_ordinal64": (
+        "",
+        """long long ln_ordinal64(double x) {
+  const long long bits = __double_as_longlong(x), most = 0x7fffffffffffffffLL;
+  if ((bits & most) > 0x7ff0000000000000LL) return most;
+  return bits < 0 ? -most - 1 - bits : bits;
+}""",
+    ),
     "ln_sigmoid": (_T, "T ln_sigmoid(T x) { return (T)1 / ((T)1 + exp(-x)); }"),
     # The remainder takes the divisor's sign, a zero too.
     "ln_mod_real": (
@@ -198,6 +215,8 @@ def _functions() -> dict[tuple[str, str], str]:
     for op, (single, double) in CUDA.items():
         functions |= {(op, "float32"): single, (op, "float64"): double}
     functions["philox", "int64"] = "ln_philox"
+    functions["ordinal32", "float32"] = "ln_ordinal32"
+    functions["ordinal64", "float64"] = "ln_ordinal64"
     for dtype, type_ in (*_INTEGERS.items(), ("index", "idx_t")):
         for op in ("min", "max", "abs", "floordiv", "mod", "pow"):
             functions.setdefault((op, dtype), f"ln_{op}<{type_}>")

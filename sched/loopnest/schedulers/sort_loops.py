@@ -1,0 +1,83 @@
+"""Schedules of the passes of sorts: each row from its begin to its end, with a count a digit.
+
+for row in ...:      # a core, or a thread
+  for element in row:
+    the place of the element: the count of its digit, which then grows; there it goes
+
+The loop over digits runs over the one digit of the element. No row is shared out: an element waits
+for the counts of those before it.
+"""
+
+from __future__ import annotations
+
+import loopnest as ln
+from loopnest.schedulers.iteration_space import upstream
+from loopnest.schedulers.processor_facts import Processor
+
+PASS, PLACE = "sort_pass", "digit_place"
+"""The operations that a stage ends in: elements at their places, or the places alone."""
+
+THREADS = 64
+"""Threads of a block, each with a row and the counts of its digits."""
+
+
+def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether it is a pass of a sort, of digits that are made element by element."""
+    if len(fusion.outputs) != 1 or fusion.inplace:
+        return False
+    chain = _chain(fusion)
+    others = upstream(fusion.outputs) - {*chain, *fusion.inputs}
+    return len(chain) > 1 and all(map(_is_made_for_one, others))
+
+
+def _is_made_for_one(tensor: ln.TensorView) -> bool:
+    """Whether a tensor is made element by element, of what it reads at the same place."""
+    definition = tensor.definition
+    if definition is None or definition.reducer is not None:
+        return False
+    return all(read.producer.is_input or not read.data for read in definition.reads)
+
+
+def _chain(fusion: ln.Fusion) -> list[ln.TensorView]:
+    """Return the output of a pass, the places that it stores to, and the ranks they are made of."""
+    (output,) = fusion.outputs
+    found, ops = [output], [PASS, PLACE, "digit_rank"]
+    if output.definition is None or output.definition.op not in ops[:2]:
+        return []
+    for op in ops[ops.index(output.definition.op) + 1 :]:
+        made = [t for t in found[-1].producers if t.definition is not None and not t.is_input]
+        found += [t for t in made if t.definition is not None and t.definition.op == op]
+    return found
+
+
+def _walked(fusion: ln.Fusion) -> tuple[ln.TensorView, int]:
+    """Let a pass walk along its rows; return its output and the number of loops over rows."""
+    output, *rest = chain = _chain(fusion)
+    rows = output.ndim - 2
+    if len(rest) > 1:
+        output.reorder({rows + 1: rows})
+        rest[0].compute_at(output, rows + 1)
+    rest[-1].compute_at(chain[-2], rows + 2)
+    others = upstream(fusion.outputs) - {*chain, *fusion.inputs}
+    for tensor in [t for t in reversed(fusion.tensors) if t in others]:
+        tensor.compute_at(output, rows + 1)
+    return output, rows
+
+
+def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give each core some rows."""
+    output, rows = _walked(fusion)
+    if rows:
+        output.parallelize({0: ln.ParallelType.cpu_parallel})
+
+
+def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give each thread a row."""
+    (output,) = fusion.outputs
+    last = output.ndim - 3
+    if last >= 0:
+        output.split(last, THREADS)
+    _walked(fusion)
+    if last >= 0:
+        grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
+        output.parallelize({0: grid, last + 1: block})
