@@ -136,7 +136,7 @@ class PhaseTerms:
         definition = compute.unit.definition
         folds = definition is not None and (carried or definition.scan is None)
         folds = folds and any(store.role == "update" for store in stores)
-        by_memory = {m: self._terms(compute, env, m, once, holes, folds) for m in memories}
+        by_memory = {m: self._terms(compute, env, m, once, holes, folds, carried) for m in memories}
         result: list[Guarded] = []
         for memory, same in groupby(stores, key=lambda store: store.storage.memory):
             first = () if result else tuple([s for s in made if isinstance(s, Let)])
@@ -151,6 +151,7 @@ class PhaseTerms:
         once: bool,
         holes: dict[Expr, PredicateTerm],
         folds: bool,
+        carried: bool,
     ) -> tuple[PredicateTerm, ...]:
         is_global = memory is Memory.GLOBAL
         terms: dict[Expr, PredicateTerm] = {}
@@ -165,6 +166,10 @@ class PhaseTerms:
             terms |= holes
         if compute.phase == "update" and folds:
             for condition in self._live(compute, env):
+                # A test for which no loop gets bounds would stand in the way of vectors; one of
+                # data bounds a loop over the index that it is compared to.
+                if carried and not loads(condition):
+                    continue
                 reason = f"{compute.unit.name} takes nothing in elsewhere"
                 terms[condition] = PredicateTerm(condition, reason, idle=True)
         places = self.storage[env.tensor].places
