@@ -41,6 +41,7 @@ def test_the_faster_of_torch_and_kernels_computes_an_operator(monkeypatch, tmp_p
         "aten.convolution.default([float32[2, 2, 6, 6] at [72, 36, 6, 1], "
         "float32[3, 2, 3, 3] at [18, 9, 3, 1], float32[3] at [1], [1, 1], "
     )
+    assert ", then aten.relu.default([it]): " in str(times)
     by_torch = seconds[1] < seconds[0]
     assert [launch.library for launch in program.kernels] == (
         [True, False] if by_torch else [False]
@@ -49,6 +50,51 @@ def test_the_faster_of_torch_and_kernels_computes_an_operator(monkeypatch, tmp_p
     for kernels, library in asked:
         torch.testing.assert_close(kernels, library)
     assert len(asked) == 1
+
+
+def pointwise_alone(x, w, b):
+    y = x @ w
+    return torch.nn.functional.silu(y + b) * 2
+
+
+def a_value_that_is_read_by_more(x, w, b):
+    y = x @ w
+    z = torch.relu(y)
+    return z + y.sum(1, keepdim=True), z * b
+
+
+@pytest.mark.parametrize(
+    ("function", "told", "count"),
+    [
+        (pointwise_alone, ["add", "sigmoid", "mul", "mul"], 1),
+        # What adds the sum waits for it, and is no part of one kernel with the product.
+        (a_value_that_is_read_by_more, ["relu", "mul"], 3),
+    ],
+)
+def test_an_operator_is_measured_with_the_pointwise_ones_that_follow(
+    monkeypatch, tmp_path, function, told, count
+):
+    results = []
+
+    def in_turns(runs, finish, clock):
+        results.append([run() for run in runs])
+        return 1.0, 2.0
+
+    monkeypatch.setenv("LOOPNEST_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(library_times, "_TIMES", {})
+    monkeypatch.setattr(library_times, "in_turns", in_turns)
+    monkeypatch.setattr(op_times, "is_measured", lambda: True)
+    torch._dynamo.reset()
+    x, w, b = torch.randn(4, 6), torch.randn(6, 5), torch.randn(5)
+    options = {"compile": {"optimize": 0}}
+    with recording() as programs, torch.no_grad():
+        found = torch.compile(function, backend=loopnest_backend, options=options)(x, w, b)
+        torch.testing.assert_close(found, function(x, w, b))
+    ((times,), ((kernels, library),)) = (programs[0].times, results)
+    after = times.op.partition(", then ")[2]
+    assert [name.split(".")[1] for name in after.split("aten")[1:]] == told
+    assert len(kernels) == len(library) == count
+    torch.testing.assert_close(kernels, library)
 
 
 def test_nodes_know_the_line_of_the_model():

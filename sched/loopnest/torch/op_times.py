@@ -1,8 +1,9 @@
 """Which operators of a graph loopnest's kernels compute faster than torch's libraries: measured.
 
-Each operator is a graph of its own, compiled both ways and called on made tensors of the sizes and
-strides that the graph says. Symbolic sizes are those that the graph was traced with; what was
-measured holds for all that round to the same power of two.
+Each operator is a graph of its own, with the pointwise operators that follow it: a kernel computes
+them with it, and a library leaves them to another pass over memory. It is compiled both ways and
+called on made tensors of the sizes and strides that the graph says. Symbolic sizes are those that
+the graph was traced with; what was measured holds for all that round to the same power of two.
 """
 
 from __future__ import annotations
@@ -67,18 +68,26 @@ class _ShapePropagation(torch.fx.Interpreter):  # type: ignore[misc, unused-igno
 
 
 class _SingleOp:
-    """An operator of a graph, as a graph of its own."""
+    """An operator of a graph and the pointwise ones that follow it, as a graph of their own."""
 
     def __init__(self, node: FxNode, target: str, device: Any, options: Mapping[str, Any]) -> None:
         self.node, self.target, self.device, self.options = node, target, device, options
-        self.tensors: dict[FxNode, Any] = {}
         self.graph = torch.fx.Graph()
         self._places: dict[FxNode, FxNode] = {}
+        self._values: dict[FxNode, FxNode] = {}
+        self.text = self._called(node)
+        self._counts = [math.prod(map(_number, x.meta["val"].shape)) for x in self._places]
+        after = _followers(node)
+        if after:
+            self.text += f", then {', '.join(map(self._called, after))}"
+        self._return([x for x in (node, *after) if not set(x.users) <= {*after}])
+
+    def _called(self, node: FxNode) -> str:
+        """Put a node into the graph; return the call of it as text."""
         args = [self._argument(x) for x in node.args]
         kwargs = {key: self._argument(x) for key, x in node.kwargs.items()}
-        self.text = f"{node.target}({_text([*args, *kwargs.items()], self._specs())})"
-        whole = self.graph.call_function(node.target, tuple(args), kwargs)
-        self._return(whole)
+        self._values[node] = self.graph.call_function(node.target, tuple(args), kwargs)
+        return f"{node.target}({_text([*args, *kwargs.items()], self._specs())})"
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
@@ -91,22 +100,27 @@ class _SingleOp:
         own = node.meta.get("val")
         if not isinstance(own, torch.Tensor):
             return _number(own)
+        if node in self._values:
+            return self._values[node]
         if node not in self._places:
             self._places[node] = self.graph.placeholder(f"x{len(self._places)}")
         return self._places[node]
 
     def _specs(self) -> dict[FxNode, str]:
-        return {place: _spec(node.meta["val"]) for node, place in self._places.items()}
+        found = {place: _spec(node.meta["val"]) for node, place in self._places.items()}
+        return {**dict.fromkeys(self._values.values(), "it"), **found}
 
-    def _return(self, whole: FxNode) -> None:
-        value = self.node.meta["val"]
-        if isinstance(value, torch.Tensor):
-            self.graph.output((whole,))
-            return
-        kept = [n for n, x in enumerate(value) if isinstance(x, torch.Tensor)]
-        self.graph.output(
-            tuple([self.graph.call_function(operator.getitem, (whole, n)) for n in kept])
-        )
+    def _return(self, nodes: Sequence[FxNode]) -> None:
+        """Let the graph return the values of nodes."""
+        found: list[FxNode] = []
+        for node in nodes:
+            value, own = node.meta["val"], self._values[node]
+            if isinstance(value, torch.Tensor):
+                found.append(own)
+                continue
+            kept = [n for n, x in enumerate(value) if isinstance(x, torch.Tensor)]
+            found += [self.graph.call_function(operator.getitem, (own, n)) for n in kept]
+        self.graph.output(tuple(found))
 
     def rivals(self) -> Rivals:
         """Return the operator as what is measured."""
@@ -114,11 +128,12 @@ class _SingleOp:
             f"{torch.__version__} {torch.get_num_threads()} {self.device} {self.target} "
             f"{sorted(self.options.items())}"
         )
-        counts = [math.prod(map(_number, x.meta["val"].shape)) for x in self._places]
         finish: Run = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
         alone = torch.get_num_threads() == 1 and self.device.type == "cpu"
         clock = time.thread_time if alone else time.perf_counter
-        return Rivals(self.text, settings, float(math.prod(counts)), self._made, finish, clock)
+        return Rivals(
+            self.text, settings, float(math.prod(self._counts)), self._made, finish, clock
+        )
 
     def _made(self) -> tuple[Run, Run]:
         """Return a call of kernels, and one of torch.
@@ -141,6 +156,31 @@ class _SingleOp:
             calls.append(CompiledProgram(found, self.target, self.device, self.options))
         kernels, by_torch = calls
         return lambda: kernels(args), lambda: by_torch(args)
+
+
+def _followers(node: FxNode) -> list[FxNode]:
+    """Return the pointwise operators that need a value, and nothing else that is made of it."""
+    own, beyond = {node}, set[FxNode]()
+    found: list[FxNode] = []
+    following = node.next
+    while following.op == "call_function":
+        operands = {*following.all_input_nodes}
+        fits = _is_pointwise(following) and len(found) < _MOST_FOLLOWERS
+        if operands & beyond or (operands & own and not fits):
+            beyond.add(following)
+        elif operands & own:
+            own.add(following)
+            found.append(following)
+        following = following.next
+    return found
+
+
+_MOST_FOLLOWERS = 16
+
+
+def _is_pointwise(node: FxNode) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.pointwise in tags and isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _packet(node: FxNode) -> str:
