@@ -25,10 +25,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")  # enough for races to show, cheap
 
 from fuzz_journal import Journal
 
-from fuzzing.engine import Engine, Outcome, judge_case
-from fuzzing.failures import Failure
-from fuzzing.program import Case
-from fuzzing.shrink import Shrinker
+from fuzzing.engine import Engine, Outcome
+from loopnest.devtools.fuzzing.case_lines import Case
+from loopnest.devtools.fuzzing.failures import Failure
+from loopnest.devtools.fuzzing.shrink import Shrinker
+from loopnest.devtools.fuzzing.verdicts import judge_case
 
 BATCH = 40
 TARGETS = {

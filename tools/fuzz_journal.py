@@ -23,8 +23,8 @@ from typing import Any, BinaryIO
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from fuzzing.engine import Outcome
-from fuzzing.failures import Failure
-from fuzzing.program import Case
+from loopnest.devtools.fuzzing.case_lines import Case
+from loopnest.devtools.fuzzing.failures import Failure
 
 
 def version() -> str:
@@ -94,7 +94,7 @@ def _outcome(row: dict[str, Any]) -> Outcome:
         "schedule": (),
         "sizes": (),
     }
-    lists = {k: tuple(case[k]) for k in ("math", "schedule", "sizes")}
+    lists = {k: tuple(case.get(k, ())) for k in ("math", "schedule", "sizes", "head")}
     row["calls"] = Counter({(name, verdict): n for name, verdict, n in row["calls"]})
     row["refused"], row["refusals"] = tuple(row["refused"]), tuple(row["refusals"])
     row["failure"] = Failure(*row["failure"]) if row["failure"] else None

@@ -21,12 +21,12 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import loopnest as ln
-from fuzzing import Failure
-from fuzzing.arrays import make_arrays
 from fuzzing.fusions import FusionWriter
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
 from loopnest import kir
+from loopnest.devtools.fuzzing import Failure
+from loopnest.devtools.fuzzing.arrays import make_arrays
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.facade import Kernel, lower
 from loopnest.kir.nest_text import nest_lines
 from loopnest.proofs import superfluous_barriers, verify, wide_barriers

@@ -12,12 +12,12 @@ import pytest
 
 import loopnest as ln
 from costs.counting import by_interpreter, by_points
-from fuzzing import Failure
 from fuzzing.fusions import FusionWriter
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
 from loopnest.costs.iteration_classes import period
 from loopnest.costs.launch_counts import count_launches
+from loopnest.devtools.fuzzing import Failure
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.devtools.harness import make_arguments
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.devtools.trial_sizes import trial_sizes

@@ -11,8 +11,8 @@ import pytest
 import loopnest as ln
 from end_to_end.test_goldens import CASES
 from fuzzing.fusions import FusionWriter
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.facade import lower
 
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 import loopnest as ln
 from end_to_end.test_goldens import CASES
 from fuzzing.fusions import FusionWriter
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
 from loopnest.devtools.cli import command_line
 from loopnest.devtools.cli_spec import Source
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.facade import lower
 from loopnest.kir import If, walk
 

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from fuzzing.engine import lowered_or_serial
 from fuzzing.fusions import FusionWriter
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
 from helpers.statistics_kernel import statistics
 from kernels.adam import adam
 from kernels.batchnorm import batchnorm
@@ -27,6 +24,9 @@ from kernels.lstm_cell import lstm_cell
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
 from kernels.transpose import transpose
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
 from loopnest.facade import Kernel
 from loopnest.kir.lowered import Lowered
 from loopnest.scalar import pickling

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from fuzzing.engine import lowered_or_serial
 from fuzzing.fusions import FusionWriter
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
 from helpers.statistics_kernel import statistics
 from loopnest import kir
 from loopnest.backends.cpu.c_compiler import find_compiler
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
 from loopnest.facade import Kernel
 from loopnest.kir import buffers, lowered
 from loopnest.scalar import expr, pickling

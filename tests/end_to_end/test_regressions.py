@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import loopnest as ln
-from fuzzing import check, expect
-from fuzzing.judge import Expected
 from loopnest import ParallelType
+from loopnest.devtools.fuzzing import check, expect
+from loopnest.devtools.fuzzing.judge import Expected
 
 SIZES = ({"N": 8, "M": 4}, {"N": 5, "M": 3}, {"N": 1, "M": 1}, {"N": 3, "M": 0}, {"N": 0, "M": 2})
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import loopnest as ln
-from fuzzing.cuda_text import NO_CUDA, failures_of
-from fuzzing.failures import Failure
 from fuzzing.fusions import FusionWriter
-from fuzzing.garbage import garbage
-from fuzzing.judge import (
+from fuzzing.switched_off import OF_THREADS, verdict_without
+from loopnest.devtools.fuzzing.case_lines import Case, Session
+from loopnest.devtools.fuzzing.cuda_text import NO_CUDA, failures_of
+from loopnest.devtools.fuzzing.failures import Failure
+from loopnest.devtools.fuzzing.garbage import garbage
+from loopnest.devtools.fuzzing.judge import (
     TARGETS,
     Expected,
     blind_outputs,
@@ -23,39 +25,19 @@ from fuzzing.judge import (
     compiled,
     expect,
     lowered,
-    require_order,
     require_proof,
-    require_ptx,
     require_texts,
     run,
     targets_of,
 )
-from fuzzing.program import Case, Session
-from fuzzing.schedules import ScheduleWriter
-from fuzzing.size_draws import choose_sizes
-from fuzzing.switched_off import OF_THREADS, verdict_without
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.size_draws import choose_sizes
+from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
 from loopnest.facade import Kernel, compile_many
 
 SCHEDULES_A_FUSION = 4
 MOVED, MOST_MOVED = 0.75, 6
 """How often tensors are moved to memory that CUDA can have, and how many."""
-
-SERIAL = (
-    "[t.parallelize({n: ln.ParallelType.serial for n in range(t.ndim)}) "
-    "for t in f.tensors if not t.is_input]"
-)
-"""The schedule line that takes back all parallel types."""
-
-OF_LOOPS = frozenset({
-    "a value crosses threads", "a read before the store", "a launch limit",
-    "two parallel types in one loop", "a launch dimension twice",
-    "a vectorized axis is not innermost", "the width of a vector", "a vector that never divides",
-    "a vector of atomic updates", "blocks that fold into SHARED memory",
-    "a vectorized or cpu_parallel reduction", "a race in a parallel loop",
-    "a circular buffer in a parallel loop", "tiles that store one element", "a value crosses lanes",
-    "a fold by threads cannot run ahead", "initial values of other blocks",
-})  # fmt: skip
-"""Refusals that parallel types alone cause: without these types the schedule must lower."""
 
 
 @dataclass
@@ -158,8 +140,9 @@ class Engine:
         ScheduleWriter(session, rng, report).write()
         check_oracle(session.fusion, job.expected)
 
-        def refused(fusion: ln.Fusion) -> None:
-            outcome.without = verdict_without(fusion)
+        def refused(fusion: ln.Fusion, why: str) -> None:
+            if why in OF_THREADS:
+                outcome.without = verdict_without(fusion)
 
         asked = refused if "refused" in self.targets else None
         found, outcome.refusals = lowered_or_serial(session, asked)
@@ -240,29 +223,6 @@ def _no_cuda(kernel: Kernel) -> str | None:
     return None
 
 
-def lowered_or_serial(
-    session: Session, refused: Callable[[ln.Fusion], None] | None = None
-) -> tuple[Kernel | str, tuple[str, ...]]:
-    """Return the kernel of a scheduled fusion, or why there is none, and all refusals.
-
-    Where parallel types are the reason, they are taken back; what is left must lower. `refused` is
-    told of a fusion before that, where the check can be switched off.
-
-    Raises:
-        Failure: a refusal without a good reason.
-    """
-    found = lowered(session.fusion)
-    if not isinstance(found, str) or found not in OF_LOOPS:
-        return found, (found,) if isinstance(found, str) else ()
-    if refused is not None and found in OF_THREADS:
-        refused(session.fusion)
-    session.attempt(SERIAL)
-    second = lowered(session.fusion)
-    if isinstance(second, str) and second in OF_LOOPS:
-        raise Failure("lowering", f"refused for {second}, but every loop is serial", SERIAL)
-    return second, (found, second) if isinstance(second, str) else (found,)
-
-
 def _together(jobs: Sequence[_Job]) -> list[Any]:
     """Return the C function of each job, or the Failure that its compilation is."""
     kernels = [job.kernel for job in jobs if job.kernel is not None]
@@ -277,43 +237,3 @@ def _together(jobs: Sequence[_Job]) -> list[Any]:
             except Failure as failure:
                 result.append(failure)
         return result
-
-
-def judge_case(case: Case, targets: Sequence[str] = TARGETS) -> tuple[Failure | None, Session]:
-    """Judge a case from its lines; return its failure and the session as far as it came."""
-    session = Session(case.name)
-    try:
-        for line in case.math:
-            session.define(line)
-        if session.fusion.outputs:
-            _judge_lines(session, case, targets)
-    except Failure as failure:
-        return failure, session
-    return None, session
-
-
-def _judge_lines(session: Session, case: Case, targets: Sequence[str]) -> None:
-    expected = []
-    for sizes in case.sizes:
-        needed = {s.name for s in session.fusion.symbols}
-        kept = {n: v for n, v in sizes.items() if n in needed}
-        expected.append(expect(session.fusion, kept, case.data))
-    for line in case.schedule:
-        if session.attempt(line) and "inline_most" in line:
-            require_order(session.fusion, line)
-    require_order(session.fusion)
-    check_oracle(session.fusion, expected)
-    kernel = lowered(session.fusion)
-    if isinstance(kernel, str):
-        if kernel in OF_LOOPS and case.schedule[-1:] == (SERIAL,):
-            raise Failure("lowering", f"refused for {kernel}, but every loop is serial", SERIAL)
-        return
-    require_texts(kernel, session.fusion)
-    if "nvrtc" in targets:
-        require_ptx(kernel)
-    if "verify" in targets:
-        require_proof(kernel)
-    for target in targets_of(kernel, targets):
-        function = compiled(kernel, target)
-        for one in cases_on(target, expected):
-            run(function, one, target)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import loopnest as ln
-from fuzzing.program import Session
+from loopnest.devtools.fuzzing.case_lines import Session
 
 
 class FusionLines:

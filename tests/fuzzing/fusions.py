@@ -11,7 +11,7 @@ from random import Random
 
 from fuzzing.fusion_lines import meets
 from fuzzing.keyed_operations import KeyedOperations
-from fuzzing.program import Session
+from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.scalar.enums import IterKind
 
 _DTYPES = (

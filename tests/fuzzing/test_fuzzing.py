@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from fuzzing import Case, Failure, Session, check, expect
 from fuzzing.engine import Outcome
 from fuzzing.fusions import FusionWriter
-from fuzzing.judge import (
+from loopnest import kir
+from loopnest.devtools.fuzzing import Case, Failure, Session, check, expect
+from loopnest.devtools.fuzzing.case_lines import primitive_of
+from loopnest.devtools.fuzzing.judge import (
     TARGETS,
     blind_outputs,
     compare,
@@ -24,11 +26,9 @@ from fuzzing.judge import (
     require_order,
     run,
 )
-from fuzzing.program import primitive_of
-from fuzzing.shrink import Shrinker
-from fuzzing.size_draws import choose_sizes
-from fuzzing.snapshot import Snapshot
-from loopnest import kir
+from loopnest.devtools.fuzzing.shrink import Shrinker
+from loopnest.devtools.fuzzing.size_draws import choose_sizes
+from loopnest.devtools.fuzzing.snapshot import Snapshot
 from loopnest.facade import Kernel
 from loopnest.kir import map_body
 from loopnest.scalar import dtypes

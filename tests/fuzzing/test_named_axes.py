@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from fuzzing.fusions import FusionWriter
-from fuzzing.judge import lowered
-from fuzzing.named_axes import by_names, with_names
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.judge import lowered
+from loopnest.devtools.fuzzing.named_axes import by_names, with_names
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 
 _NAMES = re.compile(r"  # [on]\d+(, )?")
 

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from fuzzing.engine import lowered_or_serial
 from fuzzing.fusions import FusionWriter
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
 from loopnest.kir.lowered import Note
 from loopnest.lowering.schedule_notes.findings import CHECKS, findings
 from loopnest.lowering.schedule_notes.lowered_schedule import Lowering

@@ -11,14 +11,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fuzzing.cuda_text import has_nvrtc
-from fuzzing.engine import Engine, lowered_or_serial
+from fuzzing.engine import Engine
 from fuzzing.fusions import FusionWriter
-from fuzzing.judge import check_oracle, compiled, expect, run
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
-from fuzzing.size_draws import choose_sizes
 from loopnest.backends.cpu.c_compiler import find_compiler
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.cuda_text import has_nvrtc
+from loopnest.devtools.fuzzing.judge import check_oracle, compiled, expect, run
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.size_draws import choose_sizes
+from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
 
 SEED = 20_000_000
 """Another than that of the tool, whose cases are run by the thousand anyway."""

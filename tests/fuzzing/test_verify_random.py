@@ -9,10 +9,10 @@ import random
 import pytest
 
 import loopnest as ln
-from fuzzing import Failure
 from fuzzing.fusions import FusionWriter
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing import Failure
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.facade import lower
 from loopnest.proofs import verify
 

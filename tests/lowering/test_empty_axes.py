@@ -12,13 +12,20 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import loopnest as ln
-from fuzzing.engine import lowered_or_serial
 from fuzzing.fusions import FusionWriter
-from fuzzing.judge import TARGETS, check_oracle, compiled, expect, require_proof, run
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
-from fuzzing.size_draws import choose_sizes
 from loopnest.backends.cuda.toolchain.cuda_toolkit import load_nvrtc
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.judge import (
+    TARGETS,
+    check_oracle,
+    compiled,
+    expect,
+    require_proof,
+    run,
+)
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.size_draws import choose_sizes
+from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Index, Op, integer
 from loopnest.scalar.simplify import Simplifier

@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import loopnest as ln
-from fuzzing.arrays import make_arrays
 from fuzzing.fusions import FusionWriter
-from fuzzing.judge import lowered
-from fuzzing.program import Session
-from fuzzing.size_draws import choose_sizes
 from helpers.math_run import define
 from kernels.layernorm import layernorm
 from kernels.softmax import softmax
 from loopnest.backends.targets import TARGETS
+from loopnest.devtools.fuzzing.arrays import make_arrays
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.judge import lowered
+from loopnest.devtools.fuzzing.size_draws import choose_sizes
 from loopnest.launch.strided_arrays import copied
 from loopnest.numerics import float64_math, oracle_blocks
 from loopnest.numerics.compare import compare

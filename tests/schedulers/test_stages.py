@@ -7,9 +7,9 @@ import pytest
 
 import loopnest as ln
 from fuzzing.fusions import FusionWriter
-from fuzzing.judge import compiled, expect, require_proof, run
-from fuzzing.program import Session
-from fuzzing.size_draws import choose_sizes
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.judge import compiled, expect, require_proof, run
+from loopnest.devtools.fuzzing.size_draws import choose_sizes
 from loopnest.schedulers import auto_schedule
 
 F = ln.float32

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from fuzzing.judge import TARGETS, check, expect
 from helpers.math_run import define
+from loopnest.devtools.fuzzing.judge import TARGETS, check, expect
 from loopnest.scalar.dtypes import DType, listed
 
 Array = np.ndarray[Any, Any]

@@ -1,8 +1,9 @@
-"""The command line: ``loopnest list|dump|run|bench|profile|explain|check|machine``, or a file's.
+"""The command line: ``loopnest list|dump|run|bench|profile|explain|fuzz|check|machine``.
 
-`main` serves both: run by a kernel file (``if __name__ == "__main__": ln.main()``) it works on the
-kernels of that file. A mistake of the user's ends in one sentence, or in the part of the traceback
-that lies in their file; exit status 1 (2 where the arguments cannot be read, 130 after Ctrl-C).
+`main` serves kernel files, too: run by one (``if __name__ == "__main__": ln.main()``) it works on
+the kernels of that file. A mistake of the user's ends in one sentence, or in the part of the
+traceback that lies in their file; exit status 1 (2 where the arguments cannot be read, 130 after
+Ctrl-C).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from loopnest.devtools.cli.check_command import HELP as CHECK_HELP
 from loopnest.devtools.cli.check_command import check
 from loopnest.devtools.cli.console_output import Interrupted, UserCodeError, checked_output
 from loopnest.devtools.cli.explain_command import explain
+from loopnest.devtools.cli.fuzz_command import fuzz
 from loopnest.devtools.cli.kernel_commands import (
     bench,
     dump,
@@ -143,6 +145,15 @@ def _options(*names: str) -> Callable[[Command], Command]:
             "--release", is_flag=True,
             help="Compile C as ln.compile does: slower, and what runs is what users run."
         ),
+        "count": click.option(
+            "--count", default=100, type=click.IntRange(min=1), show_default=True,
+            help="How many schedules at most.",
+        ),
+        "time": click.option(
+            "--time", "budget", default="60s", show_default=True,
+            help="Begin no more after so long, as 60s or 5m.",
+        ),
+        "verify": click.option("--verify", is_flag=True, help="Prove each kernel, too."),
         "json": click.option(
             "--json", "as_json", is_flag=True, help="Print JSON, for other programs."
         ),
@@ -170,6 +181,7 @@ def _examples(prog: str, script: bool) -> str:
         (f"dump{file} --diff barriers", "what a pass changed"),
         (f"profile{file} -D N=8192", "bytes, conflicts, registers, bounds of the time"),
         (f"explain{file}{colon}softmax@gpu e", "why a tensor came out so, what changes it"),
+        (f"fuzz{file}{colon}softmax --time 5m", "random schedules of the math, judged"),
         (f"check{file}", "prove it, run it with every access checked"),
     ]
     if not script:
@@ -231,6 +243,7 @@ def command_line(script: bool, prog: str) -> click.Group:
     add("bench", bench, "target", "seed", *common)
     add("profile", profile, "device", "json", *common)
     group.add_command(_explain_command(spec))
+    add("fuzz", fuzz, "seed", "count", "time", "verify", "json", *common)
     group.add_command(_check_command(script, prog))
     if not script:
         group.add_command(show_machine)

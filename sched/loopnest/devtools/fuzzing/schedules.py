@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from fuzzing.judge import require_order
-from fuzzing.named_axes import by_names
-from fuzzing.program import Session
-from fuzzing.schedule_styles import ScheduleStyles
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.judge import require_order
+from loopnest.devtools.fuzzing.named_axes import by_names
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleStyles
 
 Report = Callable[[str, str], None]
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import loopnest as ln
-from fuzzing.failures import Failure
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
+from loopnest.devtools.fuzzing.failures import Failure
 from loopnest.facade import Kernel
 from loopnest.kir import Program
 

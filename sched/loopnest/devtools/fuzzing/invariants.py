@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import loopnest as ln
-from fuzzing.failures import Failure
+from loopnest.devtools.fuzzing.failures import Failure
 from loopnest.schedule.replay import shared_positions
 from loopnest.tensor.domain import ancestors
 

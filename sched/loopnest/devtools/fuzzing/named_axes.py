@@ -6,7 +6,7 @@ import re
 from random import Random
 
 import loopnest as ln
-from fuzzing.program import Session
+from loopnest.devtools.fuzzing.case_lines import Session
 
 _CALL = re.compile(r"((?:\w+ = )?(\w+)\.(split|merge|reorder|axis|pin|rfactor)\()(.*)")
 _AT = re.compile(r"((?:\w+\.compute_at\(((?!None\b)\w+), |(\w+)\.inline_at\())(-?\d+)(.*)")

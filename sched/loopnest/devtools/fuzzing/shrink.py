@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 import loopnest as ln
-from fuzzing.engine import judge_case
-from fuzzing.failures import Failure
-from fuzzing.program import Case, Sizes
+from loopnest.devtools.fuzzing.case_lines import Case, Sizes
+from loopnest.devtools.fuzzing.failures import Failure
+from loopnest.devtools.fuzzing.verdicts import judge_case
 
 T = TypeVar("T")
 Judge = Callable[[Case], Failure | None]
@@ -31,10 +31,11 @@ class Shrinker:
     ) -> None:
         self.case, self.failure, self.budget = case, failure, budget
         target = failure.where.rpartition(" ")[2]
-        targets = {"c": ("c",), "nvrtc": ("nvrtc",), "ln.verify": ("verify",)}.get(
-            target, ("interpret",)
-        )
-        self.judge = judge or (lambda c: judge_case(c, targets)[0])
+        known: dict[str, tuple[str, ...]] = {
+            "c": ("c",), "nvrtc": ("nvrtc",), "ln.verify": ("verify",),
+        }  # fmt: skip
+        self.targets = known.get(target, ("interpret",))
+        self.judge = judge or (lambda c: judge_case(c, self.targets)[0])
 
     def run(self) -> tuple[Case, Failure]:
         """Return the smallest case found, and its failure."""
@@ -50,6 +51,8 @@ class Shrinker:
         return replace(self.case, sizes=tuple(map(self._needed, self.case.sizes))), self.failure
 
     def _needed(self, sizes: Sizes) -> Sizes:
+        if not self.case.math:
+            return sizes
         text = "\n".join(self.case.math)
         return {name: value for name, value in sizes.items() if re.search(rf"\b{name}\b", text)}
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import loopnest as ln
-from fuzzing.schedule_calls import LOOPS, MEMORIES, THREADS, ScheduleCalls
+from loopnest.devtools.fuzzing.schedule_calls import LOOPS, MEMORIES, THREADS, ScheduleCalls
 
 
 class ScheduleStyles(ScheduleCalls):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import loopnest as ln
-from fuzzing.failures import Failure
+from loopnest.devtools.fuzzing.failures import Failure
 from loopnest.tensor.overlapping_tiles import same_loops
 
 State = dict[str, Any]

@@ -6,7 +6,7 @@ import math
 from random import Random
 
 import loopnest as ln
-from fuzzing.program import Sizes
+from loopnest.devtools.fuzzing.case_lines import Sizes
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.expr import Expr, Symbol, walk
 

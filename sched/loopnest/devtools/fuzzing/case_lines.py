@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import builtins
 import dis
+import keyword
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import CodeType
 
 import loopnest as ln
-from fuzzing.failures import Failure
-from fuzzing.invariants import require_sound
-from fuzzing.snapshot import Snapshot
+from loopnest.devtools.fuzzing.failures import Failure
+from loopnest.devtools.fuzzing.invariants import require_sound
+from loopnest.devtools.fuzzing.snapshot import Snapshot
 
 Sizes = dict[str, int]
 
@@ -34,6 +35,9 @@ class Case:
         schedule: lines that schedule it.
         sizes: the values of the size symbols, a set a run.
         data: the seed of the arrays.
+        ranges: input or scalar -> (least, greatest): where made values are drawn from.
+        head: lines of a script in front of the math, where the math is that of a file: they make
+            the fusion `f` in place of it.
     """
 
     name: str
@@ -41,6 +45,8 @@ class Case:
     schedule: tuple[str, ...]
     sizes: tuple[Sizes, ...]
     data: int = 0
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    head: tuple[str, ...] = ()
 
     def with_lines(self, math: Sequence[str], schedule: Sequence[str]) -> Case:
         return replace(self, math=tuple(math), schedule=tuple(schedule))
@@ -58,27 +64,26 @@ class Case:
         """
         extra = f", {tuple(targets)!r}" if targets else ""
         sizes = ", ".join(str(s) for s in self.sizes)
+        ranges = f", ranges={dict(self.ranges)!r}" if self.ranges else ""
         lines = [
             f'"""{title or self.name}',
             "",
-            "Run it from the project's root: tools/run python FILE",
+            "Run it by Python, where loopnest is installed.",
             '"""',
             "",
-            "import sys",
-            "",
             "import loopnest as ln",
+            "from loopnest.devtools.fuzzing import check, expect, judged",
             "",
-            'sys.path.insert(0, "tests")',
-            "from fuzzing import check, expect, judged",
-            "",
-            f'with ln.Fusion("{self.name}") as f:',
-            *(f"    {line}" for line in self.math),
-            f"expected = [expect(f, sizes, data={self.data}) for sizes in [{sizes}]]",
+            *(self.head or self._math_lines()),
+            f"expected = [expect(f, sizes, data={self.data}{ranges}) for sizes in [{sizes}]]",
             "",
         ]
         for line in self.schedule:
             lines.extend(["with judged(f):", f"    {line}"] if line in refused else [line])
         return "\n".join([*lines, "", "print(f)", f"check(f, expected{extra})", ""])
+
+    def _math_lines(self) -> list[str]:
+        return [f'with ln.Fusion("{self.name}") as f:', *[f"    {line}" for line in self.math]]
 
 
 class Session:
@@ -90,6 +95,15 @@ class Session:
         self.math: list[str] = []
         self.schedule: list[str] = []
         self.refused: list[str] = []
+
+    @staticmethod
+    def of(fusion: ln.Fusion) -> Session:
+        """Return a session whose math is there: each tensor has a variable of its name."""
+        made = Session(fusion.name)
+        made.fusion = made.names["f"] = fusion
+        for tensor in fusion.tensors:
+            made.names[variable_of(tensor)] = tensor
+        return made
 
     def tensor(self, name: str) -> ln.TensorView:
         found = self.names[name]
@@ -171,6 +185,12 @@ class Session:
     def _known(self, line: Line) -> bool:
         """Whether every variable that a line reads exists."""
         return all(n in self.names or hasattr(builtins, n) for n in line.reads)
+
+
+def variable_of(tensor: ln.TensorView) -> str:
+    """Return the variable of a tensor of a user's: its name, where that is free."""
+    name = tensor.name
+    return f"{name}_" if keyword.iskeyword(name) or name in ("f", "ln") else name
 
 
 @dataclass(frozen=True)

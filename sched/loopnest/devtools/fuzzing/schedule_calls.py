@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import loopnest as ln
-from fuzzing.program import Session
+from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.schedule.fold_order import carries, folded_axes
 
 _FACTORS = ["1", "2", "2", "3", "4", "4", "5", "7", "8", "16"]
@@ -480,4 +480,5 @@ class ScheduleCalls:
 
     def _new(self, letter: str) -> str:
         self.made += 1
-        return f"{letter}{self.made}"
+        name = f"{letter}{self.made}"
+        return name if name not in self.session.names else self._new(letter)

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 import loopnest as ln
-from fuzzing.arrays import Array, make_arrays
-from fuzzing.cuda_text import NO_CUDA, failures_of
-from fuzzing.failures import Failure
-from fuzzing.garbage import fill, garbage
-from fuzzing.snapshot import Snapshot
-from helpers.declared_shared import too_small
 from loopnest.backends.cpu.c_compiler import find_compiler
+from loopnest.devtools.fuzzing.arrays import Array, make_arrays
+from loopnest.devtools.fuzzing.cuda_text import NO_CUDA, failures_of
+from loopnest.devtools.fuzzing.declared_shared import too_small
+from loopnest.devtools.fuzzing.failures import Failure
+from loopnest.devtools.fuzzing.garbage import fill, garbage
+from loopnest.devtools.fuzzing.snapshot import Snapshot
 from loopnest.facade import Kernel
 from loopnest.facade import compile as compile_kernel
 from loopnest.facade import lower as lower_fusion
@@ -57,13 +57,18 @@ class Expected:
         return [copied(a) for a in self.arrays]
 
 
-def expect(fusion: ln.Fusion, sizes: Mapping[str, int], data: int = 0) -> Expected:
+def expect(
+    fusion: ln.Fusion,
+    sizes: Mapping[str, int],
+    data: int = 0,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
+) -> Expected:
     """Return what `fusion`, which is not scheduled yet, computes at `sizes`.
 
     Raises:
         Failure: the oracle gives other values when it bounds errors.
     """
-    arrays, keywords = make_arrays(fusion, sizes, data)
+    arrays, keywords = make_arrays(fusion, sizes, data, ranges)
     try:
         outputs = _oracle(fusion, arrays, keywords)
         found = enclosures(fusion, arrays, keywords)

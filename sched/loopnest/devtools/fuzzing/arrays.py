@@ -19,12 +19,16 @@ _INTEGERS = (0, 1, -1, 2**31 - 1, -(2**31), 7)
 
 
 def make_arrays(
-    fusion: ln.Fusion, sizes: Mapping[str, int], seed: int
+    fusion: ln.Fusion,
+    sizes: Mapping[str, int],
+    seed: int,
+    ranges: Mapping[str, tuple[float, float]] | None = None,
 ) -> tuple[list[Array], dict[str, Any]]:
     """Return an array an input, and the keyword arguments: scalars, and sizes of no input.
 
     Floats are multiples of 1/8 (whose sums and products are exact) for even seeds; every eighth
-    seed strews NaN, infinities and other special values among them.
+    seed strews NaN, infinities and other special values among them. Those of `ranges`, by the name
+    of the input or the scalar, are drawn evenly from there.
     """
     rng = np.random.default_rng(seed)
     arrays = []
@@ -35,6 +39,9 @@ def make_arrays(
             low = max(size_value(r.low, sizes) for r in declared)
             high = min(size_value(r.high, sizes) for r in declared)
             arrays.append(rng.integers(low, high, shape).astype(tensor.dtype.numpy))
+        elif tensor.name in (ranges or {}):
+            drawn = _within(rng, (ranges or {})[tensor.name], tensor.dtype, shape)
+            arrays.append(np.asarray(drawn).astype(tensor.dtype.numpy))
         else:
             arrays.append(_array(rng, shape, tensor.dtype, seed))
         if tensor.strides is not None:
@@ -42,9 +49,21 @@ def make_arrays(
     keywords: dict[str, Any] = {}
     for scalar in fusion.scalars:
         keywords[scalar.name] = _scalar(rng, scalar.dtype)
+        if scalar.name in (ranges or {}):
+            drawn = _within(rng, (ranges or {})[scalar.name], scalar.dtype, ())
+            keywords[scalar.name] = drawn.item() if hasattr(drawn, "item") else drawn
     bound = {str(s) for t in fusion.inputs for s in t.sizes}
     keywords |= {s.name: sizes[s.name] for s in fusion.symbols if s.name not in bound}
     return arrays, keywords
+
+
+def _within(
+    rng: np.random.Generator, bounds: tuple[float, float], dtype: DType, shape: tuple[int, ...]
+) -> Any:
+    low, high = bounds
+    if dtype.is_integer or dtype.is_bool:
+        return rng.integers(int(low), int(high) + 1, shape)
+    return rng.uniform(low, high, shape)
 
 
 def _array(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, seed: int) -> Array:

@@ -1,0 +1,135 @@
+"""``loopnest fuzz``: random schedules of a user's math, judged, and a failure made small."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Timer
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from loopnest.devtools.cli.console_output import PATIENCE
+from loopnest.devtools.cli_spec import CliError, CommandOptions, Source, choose
+
+if TYPE_CHECKING:
+    from loopnest.devtools.fuzzing.kernel_fuzzing import Fuzzed
+
+_TIME = re.compile(r"([0-9.]+)\s*(s|m|h|)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def fuzz(
+    source: Source,
+    spec: str,
+    seed: int,
+    count: int,
+    budget: str,
+    verify: bool,
+    as_json: bool,
+    define: Sequence[str],
+    param: Sequence[str],
+) -> None:
+    """Try random legal schedules of a kernel's math, and make a failure small.
+
+    Each schedule call must succeed, or raise ScheduleError and change nothing. What lowers runs on
+    the interpreter, where every access is checked, and in C, at small sizes: divisible, ragged,
+    with ones and with zeros; results must be those of the math, within their error bound. The
+    first failure is printed as a script with as few calls as show it. Where a schedule is named,
+    the calls come behind it; else they begin with the math alone. Exit status: 0 if nothing
+    failed, 1 if something did.
+    """
+    from loopnest.backends.cpu.c_compiler import find_compiler
+    from loopnest.devtools.fuzzing.kernel_fuzzing import KernelFuzzer
+
+    choice = choose(source, spec, None, define, param)
+    named = choice.schedule if "@" in spec.rpartition(":")[2] else ""
+    targets = ("interpret", *(("c",) if find_compiler() is not None else ()))
+    fuzzer = KernelFuzzer(
+        choice.kernel, source.file, named, _params(choice, named), _sizes(choice, named),
+        seed, (*targets, *(("verify",) if verify else ())),
+    )  # fmt: skip
+    with _progress(choice.label, count) as tell:
+        found = fuzzer.run(count, _seconds(budget), tell)
+    if as_json:
+        click.echo(json.dumps(_plain(found), indent=2))
+    elif found.failure is not None:
+        click.echo(found.script)
+    else:
+        click.echo(_sentence(choice.kernel.name, found))
+    if found.failure is not None:
+        calls = f"{found.calls_left} call{'' if found.calls_left == 1 else 's'}"
+        raise CliError(f"{choice.kernel.name}: schedule {found.schedules} failed, by {calls}")
+
+
+def _params(choice: CommandOptions, named: str) -> dict[str, object]:
+    known = choice.kernel.parameters(named)
+    for name in choice.params:
+        if name not in known:
+            raise CliError(
+                f"-P {name}: the math has no such parameter; name the schedule that has it, too"
+            )
+    return dict(choice.params)
+
+
+def _sizes(choice: CommandOptions, named: str) -> dict[str, int]:
+    choice.check_values(choice.fusion())
+    return {name: int(value) for name, value in choice.values.items()}
+
+
+def _seconds(budget: str) -> float:
+    match = _TIME.fullmatch(budget.strip())
+    try:
+        return float(match[1]) * _UNITS[match[2]] if match else _refused(budget)
+    except ValueError:
+        return _refused(budget)
+
+
+def _refused(budget: str) -> float:
+    raise CliError(f"--time {budget}: it is no time; use 60s, 5m or 1h")
+
+
+def _sentence(name: str, found: Fuzzed) -> str:
+    return (
+        f"{name}: nothing failed in {found.schedules} schedules of {found.calls} calls; "
+        f"{found.kernels} have a kernel, {found.runs} launches were right"
+    )
+
+
+def _plain(found: Fuzzed) -> dict[str, object]:
+    failure = found.failure
+    return {
+        "schedules": found.schedules, "calls": found.calls, "kernels": found.kernels,
+        "runs": found.runs, "failure": None if failure is None else str(failure),
+        "script": found.script or None,
+    }  # fmt: skip
+
+
+@contextmanager
+def _progress(label: str, count: int) -> Iterator[Callable[[Fuzzed, str], None]]:
+    """Show how far it is, where it takes long, on a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda found, what: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    progress = Progress(*columns, console=console, transient=True)
+    task = progress.add_task(label, total=count)
+    timer = Timer(PATIENCE, progress.start)
+    timer.daemon = True
+    timer.start()
+
+    def tell(found: Fuzzed, what: str) -> None:
+        progress.update(task, completed=found.schedules, description=f"{label}: {what}")
+
+    try:
+        yield tell
+    finally:
+        timer.cancel()
+        timer.join()
+        progress.stop()

@@ -1,0 +1,180 @@
+"""Random schedules of one kernel of a file, each judged, and a failure made small."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import loopnest as ln
+from loopnest.devtools.fuzzing.case_lines import Case, Session, Sizes, variable_of
+from loopnest.devtools.fuzzing.failures import Failure
+from loopnest.devtools.fuzzing.judge import Expected, expect
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.shrink import Shrinker
+from loopnest.devtools.fuzzing.size_draws import choose_sizes
+from loopnest.devtools.fuzzing.verdicts import judge_case, judge_schedule, lowered_or_serial
+from loopnest.devtools.kernel_def import KernelDef
+from loopnest.errors import LaunchError
+
+
+@dataclass
+class Fuzzed:
+    """What became of random schedules of a kernel.
+
+    Args:
+        schedules: how many were written.
+        kernels: how many of them have a kernel.
+        runs: how many launches were judged.
+        calls: how many schedule calls were accepted.
+        failure: the promise that was broken, if one was.
+        script: a program that shows it, with as few calls as do.
+        calls_left: how many calls that takes.
+    """
+
+    schedules: int = 0
+    kernels: int = 0
+    runs: int = 0
+    calls: int = 0
+    failure: Failure | None = None
+    script: str = ""
+    calls_left: int = 0
+
+
+@dataclass(frozen=True)
+class KernelFuzzer:
+    """Writes and judges random schedules of a kernel's math.
+
+    Args:
+        kernel: whose math.
+        file: that it was loaded from, for the script of a failure.
+        schedule: the calls begin behind this one; "" begins with the math alone.
+        params: of math and schedule.
+        fixed: sizes that are given.
+        seed: with the number of a schedule, decides all of it.
+        targets: where kernels run; with "verify" they are proved, too.
+    """
+
+    kernel: KernelDef
+    file: str
+    schedule: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
+    targets: Sequence[str] = ("interpret", "c")
+
+    def start(self) -> Session:
+        """Return a session with the math, and the schedule to begin with."""
+        if self.schedule:
+            return Session.of(self.kernel.fusion(self.schedule, **self.params))
+        with ln.Fusion(self.kernel.name) as fusion:
+            self.kernel.math(fusion, **self.params)
+        return Session.of(fusion)
+
+    def sizes(self) -> tuple[Sizes, ...]:
+        """Return the sizes to run at.
+
+        Raises:
+            LaunchError: no small ones fulfil what the math assumes.
+        """
+        fusion = self.start().fusion
+        drawn = choose_sizes(fusion, Random(f"{self.seed}/sizes"))
+        known = {symbol.name for symbol in fusion.symbols}
+        given = {name: size for name, size in self.fixed.items() if name in known}
+        found = list(dict.fromkeys([tuple({**s, **given}.items()) for s in drawn]))
+        if not found:
+            raise LaunchError(
+                f"fuzz {self.kernel.name}", "no small sizes fulfil what it assumes",
+                "set sizes by -D",
+            )  # fmt: skip
+        return tuple([dict(items) for items in found])
+
+    def run(
+        self,
+        count: int,
+        seconds: float,
+        tell: Callable[[Fuzzed, str], None] = lambda found, what: None,
+    ) -> Fuzzed:
+        """Judge random schedules, to the first failure, and make that small.
+
+        Args:
+            count: how many at most.
+            seconds: begin no more after so long.
+            tell: is told what goes on.
+        """
+        found, sizes = Fuzzed(), self.sizes()
+        fusion = self.start().fusion
+        expected = [expect(fusion, s, self.seed, self.kernel.ranges) for s in sizes]
+        end = time.monotonic() + seconds
+        for number in range(count):
+            if time.monotonic() > end:
+                break
+            tell(found, "judging")
+            session = self.start()
+            try:
+                self._judge(session, number, expected, found)
+            except Failure as failure:
+                tell(found, "shrinking")
+                self._keep(found, session, sizes, failure)
+            found.schedules += 1
+            if found.failure is not None:
+                break
+        return found
+
+    def _judge(
+        self, session: Session, number: int, expected: Sequence[Expected], found: Fuzzed
+    ) -> None:
+        try:
+            ScheduleWriter(session, Random(f"{self.seed}/schedule/{number}")).write()
+        finally:
+            found.calls += len(session.schedule) - len(session.refused)
+        kernel, _ = lowered_or_serial(session)
+        if not isinstance(kernel, str):
+            found.kernels += 1
+            found.runs += judge_schedule(session, expected, self.targets)
+
+    def _keep(
+        self, found: Fuzzed, session: Session, sizes: tuple[Sizes, ...], failure: Failure
+    ) -> None:
+        """Keep a failure, by as few calls as show it."""
+        case = Case(
+            self.kernel.name, (), tuple(session.schedule), sizes, self.seed,
+            self.kernel.ranges, self._head(),
+        )  # fmt: skip
+        again, _ = self._judged(case, self.targets)
+        if again is not None and again.signature == failure.signature:
+            shrinker = Shrinker(case, again)
+            shrinker.judge = lambda c: self._judged(c, shrinker.targets)[0]
+            case, failure = shrinker.run()
+        _, last = self._judged(case, self.targets)
+        called = [line for line in case.schedule if line in {*last.refused, failure.line}]
+        found.failure, found.calls_left = failure, len(case.schedule)
+        only = ("verify",) if failure.where == "ln.verify" else ()
+        found.script = case.script(called, f"{self.kernel.name}: {failure}", only)
+
+    def _judged(self, case: Case, targets: Sequence[str]) -> tuple[Failure | None, Session]:
+        return judge_case(replace(case, head=()), targets, self.start())
+
+    def _head(self) -> tuple[str, ...]:
+        """Return the lines of a script that make the fusion `f` and its variables."""
+        given = "".join([f", {name}={_written(value)}" for name, value in self.params.items()])
+        folder, _, _ = self.file.rpartition("/")
+        lines = [
+            "import runpy",
+            "import sys",
+            "",
+            f"sys.path.insert(0, {folder!r})",
+            f"kernel = runpy.run_path({self.file!r})[{self.kernel.name!r}]",
+        ]
+        if self.schedule:
+            lines.append(f"f = kernel.fusion({self.schedule!r}{given})")
+        else:
+            lines += [f"with ln.Fusion({self.kernel.name!r}) as f:", f"    kernel.math(f{given})"]
+        tensors = self.start().fusion.tensors
+        return (*lines, *[f'{variable_of(t)} = f["{t.name}"]' for t in tensors])
+
+
+def _written(value: object) -> str:
+    return f"ln.{value}" if isinstance(value, ln.DType) else repr(value)
