@@ -5,14 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import loopnest as ln
 from helpers.mma_gemm import mma_gemm
+from loopnest import kir
+from loopnest.backends.interpret import Interpreter
 from loopnest.kir import instruction_table
+from loopnest.kir.tiles import without_tiles
+from mutation.mutants import mutants
+from mutation.subjects import keys_in, load
 
+ROOT = Path(__file__).parents[2]
 ROWS = [name for name, row in ln.instructions.items() if not row.is_move]
 F16 = "mma.m16n8k16.f32.f16"
 
@@ -79,6 +86,41 @@ def test_threads_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(3):
         run = ln.compile(f, target="interpret", thread_order=seed)
         assert np.array_equal(run(*given), wanted)
+
+
+@pytest.mark.parametrize("name", ["product@tile", "product@flying"])
+def test_a_tile_that_lanes_do_not_execute_together_shows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In some order of threads, which looks for no races."""
+    monkeypatch.setenv("LOOPNEST_VERIFY", "0")
+    (key,) = [k for k in keys_in(ROOT / "tests/mutation/kernels/tiles.py") if k.name == name]
+    subject = load(key)
+    assert subject is not None
+    (apart,) = [
+        mutant.program
+        for mutant in mutants(subject.program, frozenset({"tile"}))
+        if mutant.text == "the body without a tile"
+    ]
+    given = arrays(F16, 32, 16, 64)
+    wanted = ln.evaluate(subject.fusion, *given)
+
+    def run(program: kir.Program, seed: int) -> np.ndarray:
+        c = np.zeros((32, 16), np.float32)
+        held = {**dict(zip("ab", given, strict=True)), "c": c}
+        Interpreter(program).run(held, {"M": 32, "N": 16, "K": 64}, {}, thread_order=seed)
+        return c
+
+    for seed in range(4):
+        assert np.allclose(run(subject.program, seed), wanted, atol=1e-3)
+    wrong = 0
+    for seed in range(4):
+        try:
+            # As SHARED memory: that lanes read each other's elements is a fault before it runs.
+            wrong += not np.allclose(run(without_tiles(apart), seed), wanted, atol=1e-3)
+        except ln.KernelFault:
+            wrong += 1
+    assert wrong
 
 
 # CUDA

@@ -68,6 +68,41 @@ def test_a_thread_may_not_change_the_source_of_its_copy() -> None:
     )
 
 
+def outcomes(*lines: str, seeds: int = 40) -> set[float | str]:
+    """Return what y[0] may be, or "fault", over orders of threads."""
+    head = ("kernel k(x: float32[8]) -> (y: float32[8])", "T: float32[8] shared",
+            "for i0 in 8:", "  y[i0] = 0.0")  # fmt: skip
+    program, found = kir.parse("\n".join([*head, *lines])), set[float | str]()
+    for seed in range(seeds):
+        arrays = {"x": np.arange(8, dtype=np.float32), "y": np.zeros(8, np.float32)}
+        try:
+            interpret(program, arrays, {}, {}, thread_order=seed)
+        except ln.KernelFault:
+            found.add("fault")
+        else:
+            found.add(float(arrays["y"][0]))
+    return found
+
+
+ISSUED = ("issue cp.async:", "  T[2] = x[2]", "commit")
+
+
+def test_in_some_order_a_copy_lands_early_and_in_some_at_its_wait() -> None:
+    assert outcomes(*ISSUED, "wait 0", "y[0] = T[2]") == {2.0}
+    assert outcomes(*ISSUED, "y[0] = T[2]", "wait 0") == {2.0, "fault"}
+    later = ("issue cp.async:", "  T[3] = x[3]", "commit")
+    assert outcomes(*ISSUED, *later, "wait 1", "y[0] = T[2]", "wait 0") == {2.0}
+    assert outcomes(*ISSUED, *later, "wait 1", "y[0] = T[3]", "wait 0") == {3.0, "fault"}
+    assert outcomes(*ISSUED, *later, "wait 2", "y[0] = T[2]", "wait 0") == {2.0, "fault"}
+    assert outcomes(ISSUED[0], ISSUED[1], "wait 0", "y[0] = T[2]") == {2.0, "fault"}
+
+
+def test_in_some_order_a_store_comes_while_the_copy_is_in_flight() -> None:
+    assert outcomes(*ISSUED, "T[2] = 1.0", "wait 0", "y[0] = T[2]") == {1.0, "fault"}
+    changed = ("issue cp.async:", "  T[2] = y[2]", "commit", "y[2] = 1.0", "wait 0", "y[0] = T[2]")
+    assert outcomes(*changed) == {0.0, "fault"}
+
+
 def test_two_copies_to_one_element() -> None:
     lines = ("issue cp.async:", "  T[2] = x[2]", "  T[2] = x[3]", "commit", "wait 0")
     assert "T[2] of buffer T (tensor T) was stored to while the copy" in fault(*lines)
