@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from helpers.mma_gemm import mma_gemm
+from helpers.mma_gemm import mma_gemm, moved
 
 F16, S8 = "mma.m16n8k16.f32.f16", "mma.m16n8k32.s32.s8"
-
-
-def moved(name: str, moves: tuple[str, str] = ("x4", "x2"), **shape: object) -> ln.Fusion:
-    """Return a product whose operands go to lanes by ldmatrix."""
-    f = mma_gemm(name, **shape)  # type: ignore[arg-type]
-    for tensor, kind in zip([t for t in f.tensors if t.memory is ln.WARP], moves, strict=True):
-        tensor.move_by(f"ldmatrix.{kind}")
-    return f
 
 
 def check(f: ln.Fusion, name: str, *sizes: int) -> None:

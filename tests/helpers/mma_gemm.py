@@ -66,3 +66,11 @@ def mma_gemm(
     product.compute_at(acc, -1)
     f.inline_most(product.producers, replay=True)
     return f
+
+
+def moved(name: str, moves: tuple[str, str] = ("x4", "x2"), **shape: object) -> ln.Fusion:
+    """Return a product whose operands go to lanes by ldmatrix."""
+    f = mma_gemm(name, **shape)  # type: ignore[arg-type]
+    for tensor, kind in zip([t for t in f.tensors if t.memory is ln.WARP], moves, strict=True):
+        tensor.move_by(f"ldmatrix.{kind}")
+    return f

@@ -15,7 +15,7 @@ import pytest
 import loopnest as ln
 from helpers.cuda_on_cpu import CpuGpu
 from helpers.fake_gpu import plug_in
-from helpers.mma_gemm import mma_gemm
+from helpers.mma_gemm import mma_gemm, moved
 from kernels.gemm import gemm
 from kernels.layernorm import layernorm
 from kernels.softmax import softmax
@@ -102,6 +102,25 @@ def test_several_warps_at_ragged_sizes(
     f = mma_gemm(name, warps=(2, 2), whole=False)
     run = ln.compile(f, target="cuda")
     for m, k, n in ((33, 45, 17), (64, 64, 32), (1, 1, 1), (40, 72, 24)):
+        assert right(f, run, M=m, K=k, N=n)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_operands_that_are_moved_by_matrices(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plug_in(monkeypatch, CpuGpu(tmp_path))
+    f = moved(name)
+    assert right(f, ln.compile(f, target="cuda"), M=64, K=64, N=32)
+
+
+def test_moves_of_several_warps_at_ragged_sizes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plug_in(monkeypatch, CpuGpu(tmp_path))
+    f = moved(F16, warps=(2, 2), stages=3, whole=False)
+    run = ln.compile(f, target="cuda")
+    for m, k, n in ((33, 45, 17), (64, 96, 32), (1, 1, 1)):
         assert right(f, run, M=m, K=k, N=n)
 
 
