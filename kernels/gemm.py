@@ -342,7 +342,7 @@ def gpu_split_k(f, slices=8, depth=32, rows=8, columns=32):
 
 
 @gemm.schedule("cpu")
-def cpu(f, rows=None, parts=2, lanes=None):
+def cpu(f, rows=ln.choice(None, 4, 6, 8), parts=ln.choice(2, 1, 3), lanes=None):
     """A core owns `parts` vectors of `lanes` columns of c and goes down them `rows` rows at a time.
 
     The sums of a tile stay in vector registers: 8 x 2 of the 32 of AVX-512, 6 x 2 of the 16 of

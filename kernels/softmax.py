@@ -171,7 +171,7 @@ def gpu_async(f, rows=8, threads=128, lanes=None, stages=2):
 
 
 @softmax.schedule("cpu")
-def cpu(f, lanes=16, chains=4):
+def cpu(f, lanes=ln.choice(16, 8, 32), chains=ln.choice(4, 2, 1)):
     """Rows go to the cores; `e` keeps a row in the core's cache.
 
     Both reductions are factored into `chains * lanes` partial ones side by side, as in row_sum.py:

@@ -28,6 +28,7 @@ with suppress(ImportError):  # programs of torch are tested without it, too
     settings.load_profile("loopnest")
 
 # Every kernel that a test compiles is proved first.
+os.environ["LOOPNEST_TUNED"] = ""  # what somebody tuned here is no part of a test
 os.environ.setdefault("LOOPNEST_VERIFY", "1")
 
 # Nothing that a test compares may depend on the machine that it runs on.

@@ -50,6 +50,8 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.devtools.cli import main
     from loopnest.devtools.explanation import explain, explain_inline
     from loopnest.devtools.kernel_def import KernelDef, kernel
+    from loopnest.devtools.tuning import tune
+    from loopnest.devtools.tuning_space import choice
     from loopnest.facade import Kernel, compile, compile_many, load, lower
     from loopnest.kir.instruction_rows import Instruction, Operand, add_instruction, instructions
     from loopnest.numerics.error_bounds import error_bound
@@ -159,6 +161,8 @@ _LAZY = {
         "loopnest.devtools.cli": "main",
         "loopnest.devtools.explanation": "explain explain_inline",
         "loopnest.devtools.kernel_def": "KernelDef kernel",
+        "loopnest.devtools.tuning": "tune",
+        "loopnest.devtools.tuning_space": "choice",
         "loopnest.facade": "Kernel compile compile_many load lower",
         "loopnest.kir": "kir",
         "loopnest.kir.instruction_rows": "Instruction Operand add_instruction instructions",
@@ -272,6 +276,7 @@ __all__ = [
     "broadcast",
     "cast",
     "ceil",
+    "choice",
     "clamp",
     "common_consumers",
     "compile",
@@ -389,6 +394,7 @@ __all__ = [
     "tanh",
     "topk",
     "trunc",
+    "tune",
     "uint8",
     "uint16",
     "uint32",

@@ -7,6 +7,7 @@ command line can list what a file holds.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from loopnest.devtools.chosen_kernel import (
     entry_conditions,
     without_schedule,
 )
+from loopnest.devtools.tuning_space import Choice, Space, taken_choices
 from loopnest.errors import DefinitionError, LaunchError, ScheduleError
 from loopnest.scalar.target_names import among, target_name
 from loopnest.tensor.fusion import Fusion
@@ -162,10 +164,13 @@ class KernelDef:
         self.schedules: dict[str, Function] = {}
         self.costs: dict[str, dict[str, Any]] = {}
         """The limits of what each schedule costs, as it was registered."""
+        self.spaces: dict[str, Space] = {}
+        """What each schedule may be tuned by."""
         self.__doc__ = math.__doc__
         self.__module__ = math.__module__
         self._parameters = {"": _parameters(math, f"kernel {self.name}")}
         self._compiled: dict[object, CompiledKernel[Kernel]] = {}
+        self._tuned: dict[tuple[str, str], dict[str, Any]] = {}
         self.chosen: ChosenKernel | None = None
         """What chooses among the schedules, where these are the entries of a choice."""
 
@@ -173,7 +178,11 @@ class KernelDef:
         return f"<kernel {self.name}: schedules {', '.join(self.schedules) or 'none'}>"
 
     def schedule(
-        self, name: str, *, cost: Mapping[str, object] | None = None
+        self,
+        name: str,
+        *,
+        cost: Mapping[str, object] | None = None,
+        where: Sequence[str] = (),
     ) -> Callable[[Function], Function]:
         """Register a function of the fusion as the schedule `name`; the first is the default.
 
@@ -184,6 +193,7 @@ class KernelDef:
             cost: limits of what it costs at the kernel's sizes, as those of `assert_cost`:
                 ``{"gmem_ratio": "<=1.05", "bank_conflicts": 0}``. ``loopnest check`` and the
                 fixture `schedule_regression` hold the schedule to them.
+            where: what candidates of a tuning must meet: comparisons over parameters and sizes.
 
         Raises:
             ScheduleError: the name is taken or empty, a parameter has no default, or the limits
@@ -202,6 +212,7 @@ class KernelDef:
             )
 
         def decorate(function: Function) -> Function:
+            self.spaces[name] = taken_choices(function, where)
             self._parameters[name] = _parameters(function, call)
             self.schedules[name] = function
             self.costs[name] = dict(cost or {})
@@ -278,6 +289,44 @@ class KernelDef:
         from loopnest.facade import lower
 
         return lower(self.fusion(schedule, **params))
+
+    # Tunings
+
+    def digest(self) -> str:
+        """Return the digest of the math, by which a tuning finds its kernel again."""
+        from loopnest.tensor.ops.math_text import math_text
+
+        return hashlib.sha256(math_text(self._without_schedule({})).encode()).hexdigest()
+
+    def tuned(
+        self, schedule: str, target: str, sizes: Mapping[str, int] | None = None
+    ) -> dict[str, Any]:
+        """Return the parameters that a tuning on this machine found; none where there was none.
+
+        Args:
+            schedule: its name.
+            target: "c", "cuda" or "auto".
+            sizes: those that the tuned ones should be near to; by default the kernel's.
+        """
+        space = self.spaces.get(schedule)
+        if space is None or not space.choices:
+            return {}
+        from loopnest.backends.targets import preferred
+        from loopnest.devtools.tuned_rows import nearest
+
+        where = preferred() if target == "auto" else target_name(target)
+        row = nearest(self.name, schedule, where, self.digest(), sizes or self.sizes)
+        values = {} if row is None else row.values()
+        known = {n: [repr(v) for v in c.values] for n, c in space.choices.items()}
+        fits = values.keys() == known.keys() and all(repr(values[n]) in known[n] for n in values)
+        return values if fits else {}
+
+    def compiled(self, target: str, options: Mapping[str, Any]) -> CompiledKernel[Kernel]:
+        """Return the schedule that suits `target`, as it was tuned: `loopnest.compile` calls it."""
+        from loopnest.facade import compile
+
+        name = self.suited(target)
+        return compile(self.fusion(name or None, **self.tuned(name, target)), target, **options)
 
     def choose(
         self, entries: Mapping[str | bool, str | tuple[str, Mapping[str, Any]]], **params: Any
@@ -431,6 +480,8 @@ class KernelDef:
     ) -> CompiledKernel[Kernel]:
         params = {n: v for n, v in keywords.items() if n in self._all_parameters}
         name = self.suited(target, tuple(params)) if schedule is None else self.resolve(schedule)
+        if not params:
+            params = self._tuned_once(name, target)
         key: object = (name, target, tuple(sorted(params.items(), key=lambda item: item[0])))
         try:
             found = self._compiled.get(key)
@@ -442,6 +493,12 @@ class KernelDef:
                 self._compiled[key] = found
         self._check_keywords(found, name, keywords)
         return found
+
+    def _tuned_once(self, name: str, target: str) -> dict[str, Any]:
+        """Return what a tuning found, as it was when this kernel was first called so."""
+        if (name, target) not in self._tuned:
+            self._tuned[name, target] = self.tuned(name, target)
+        return self._tuned[name, target]
 
     def _compile(self, name: str, target: str, params: Mapping[str, Any]) -> CompiledKernel[Kernel]:
         from loopnest.facade import compile
@@ -549,4 +606,7 @@ def _parameters(function: Function, subject: str) -> dict[str, object]:
                 f"its parameter '{parameter.name}' has no default",
                 f"give it one: {parameter.name}=...",
             )
+        if isinstance(parameter.default, Choice):
+            hint = "schedules have choices: @kernel.schedule(...)"
+            raise ScheduleError(subject, f"'{parameter.name}' of the math is a choice", hint)
     return {parameter.name: parameter.default for parameter in found[1:]}

@@ -33,6 +33,7 @@ from loopnest.devtools.cli.kernel_commands import (
 )
 from loopnest.devtools.cli.machine_command import show_machine
 from loopnest.devtools.cli.profile_command import profile
+from loopnest.devtools.cli.tune_command import tune_schedule
 from loopnest.devtools.cli_spec import CliError, Source, sentence_of
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.errors import LoopnestError
@@ -154,6 +155,16 @@ def _options(*names: str) -> Callable[[Command], Command]:
             help="Begin no more after so long, as 60s or 5m.",
         ),
         "verify": click.option("--verify", is_flag=True, help="Prove each kernel, too."),
+        "budget": click.option(
+            "--budget", default="60s", show_default=True, help="How long it may take: 90s, 5m."
+        ),
+        "defaults": click.option(
+            "--diff", is_flag=True,
+            help="Print what makes the result the default in the file, as a diff.",
+        ),
+        "json_text": click.option(
+            "--json", "as_json_text", is_flag=True, help="Print JSON, for other programs."
+        ),
         "json": click.option(
             "--json", "as_json", is_flag=True, help="Print JSON, for other programs."
         ),
@@ -183,6 +194,7 @@ def _examples(prog: str, script: bool) -> str:
         (f"explain{file}{colon}softmax@gpu e", "why a tensor came out so, what changes it"),
         (f"fuzz{file}{colon}softmax --time 5m", "random schedules of the math, judged"),
         (f"check{file}", "prove it, run it with every access checked"),
+        (f"tune{file}{colon}softmax@cpu", "find the fastest parameters on this machine"),
     ]
     if not script:
         lines.append(("machine", 'what the processor can do, as "cpu" schedules see it'))
@@ -244,6 +256,7 @@ def command_line(script: bool, prog: str) -> click.Group:
     add("profile", profile, "device", "json", *common)
     group.add_command(_explain_command(spec))
     add("fuzz", fuzz, "seed", "count", "time", "verify", "json", *common)
+    add("tune", tune_schedule, "target", "budget", "defaults", "json_text", "define")
     group.add_command(_check_command(script, prog))
     if not script:
         group.add_command(show_machine)

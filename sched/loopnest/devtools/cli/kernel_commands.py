@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -263,6 +264,13 @@ def _prepared(
 
     wanted = target or "auto"
     choice = choose(source, spec, wanted, define, param)
+    if not choice.params:
+        sizes = {**choice.kernel.sizes, **{n: int(v) for n, v in choice.values.items()}}
+        found = choice.kernel.tuned(choice.schedule, wanted, sizes)
+        if found:
+            listed = ", ".join([f"{name}={value}" for name, value in found.items()])
+            click.echo(f"note: tuned on this machine: {listed}; -P sets others", err=True)
+            choice = replace(choice, params=found)
     fusion = choice.fusion()
     with patience(f"compiling {choice.label}"):
         compiled = compile(fusion, target=wanted)
