@@ -40,9 +40,17 @@ class AccessBounds:
     def __init__(self, limits: LaunchBounds, algebra: Simplifier) -> None:
         self.limits, self.algebra = limits, algebra
         self._reached: dict[tuple[Expr, Expr, Expr], bool] = {}
+        self._most: dict[tuple[ParallelType, Conditions], int] = {}
+        self._ranges: dict[tuple[Expr, Conditions], tuple[int, int | None]] = {}
 
     def most(self, dim: ParallelType, conditions: Conditions) -> int:
         """Return how many numbers along a dimension the threads under some conditions have."""
+        found = self._most.get((dim, conditions))
+        if found is None:
+            found = self._most[dim, conditions] = self._find_most(dim, conditions)
+        return found
+
+    def _find_most(self, dim: ParallelType, conditions: Conditions) -> int:
         if self.limits.has_one(dim):
             return 1
         number = LaunchIndex(dim)
@@ -80,6 +88,11 @@ class AccessBounds:
 
     def _find_reach(self, value: Expr, index: Expr, bound: Expr) -> bool:
         algebra = self.algebra
+        terms = [t for t in algebra.poly(value) if any(index in variables(atom) for atom in t)]
+        if terms == [(index,)]:  # linear
+            count = algebra.poly(value)[(index,)]
+            rest = algebra.sub(value, algebra.mul(integer(count), index))
+            return count > 0 and algebra.proves_le(bound, algebra.add(rest, integer(count)))
         first = algebra.simplify(substitute(value, {index: ZERO}))
         if first is value:
             return False
@@ -124,6 +137,12 @@ class AccessBounds:
 
     def _range(self, index: Expr, conditions: Conditions) -> tuple[int, int | None]:
         """Return bounds of an index; None where it has no upper one."""
+        found = self._ranges.get((index, conditions))
+        if found is None:
+            found = self._ranges[index, conditions] = self._find_range(index, conditions)
+        return found
+
+    def _find_range(self, index: Expr, conditions: Conditions) -> tuple[int, int | None]:
         low, high = 0, 0
         open_above = False
         for term, count in self.algebra.poly(index).items():

@@ -102,6 +102,7 @@ class Dependence:
         self.spread = tuple([d for d in launch if not self.limits.has_one(d)])
         self.arrivals: dict[Expr, Arrival] = {}
         self._memo: dict[tuple[object, ...], frozenset[ParallelType] | None] = {}
+        self._fit: dict[tuple[object, ...], bool] = {}
 
     def scope(
         self,
@@ -317,6 +318,15 @@ class Dependence:
         return None
 
     def _fits(
+        self, poly: dict[tuple[Expr, ...], int], without: tuple[Expr, ...], scale: Expr
+    ) -> bool:
+        key = (*poly.items(), without, scale)
+        found = self._fit.get(key)
+        if found is None:
+            found = self._fit[key] = self._find_fit(poly, without, scale)
+        return found
+
+    def _find_fit(
         self, poly: dict[tuple[Expr, ...], int], without: tuple[Expr, ...], scale: Expr
     ) -> bool:
         rest = self.algebra.sum(

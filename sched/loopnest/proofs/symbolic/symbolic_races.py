@@ -23,6 +23,9 @@ from loopnest.proofs.symbolic.symbolic_dataflow import earlier
 from loopnest.proofs.symbolic.symbolic_landings import SymbolicLandings
 from loopnest.scalar.enums import Memory, ParallelType
 
+_BLOCK = ("block", "grid")
+"""The scopes of barriers that order all threads of a block."""
+
 
 class SymbolicRaces:
     """Prove that accesses are ordered.
@@ -113,6 +116,10 @@ class SymbolicRaces:
     def _in_block(
         self, a: Access, b: Access, first: Instances, second: Instances, pairs: list[str]
     ) -> None:
+        if self.order.has("warp"):
+            met = self._together(a, b, first, second, pairs, _BLOCK)
+            if met.is_empty():
+                return  # barriers of the block are enough, whatever those of a warp do
         for which, scopes in self._scopes():
             met = self._together(a, b, first, second, [*pairs, *which], scopes)
             self.setting.require_empty(met, f"a race of {a} and {b}")
@@ -122,7 +129,7 @@ class SymbolicRaces:
 
         A barrier of the warp orders threads of one warp; for those of two it does not count.
         """
-        scopes, order = ("block", "grid"), self.order
+        scopes, order = _BLOCK, self.order
         if not order.has("warp"):
             yield [], scopes
             return
