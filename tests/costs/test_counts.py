@@ -14,13 +14,14 @@ import loopnest as ln
 from costs.counting import by_interpreter, by_points
 from fuzzing.fusions import FusionWriter
 from loopnest.costs.iteration_classes import period
-from loopnest.costs.launch_counts import count_launches
+from loopnest.costs.launch_counts import count_launches, plain
 from loopnest.devtools.fuzzing import Failure
 from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.devtools.harness import make_arguments
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.devtools.trial_sizes import trial_sizes
+from loopnest.kir.tiles import in_registers
 from loopnest.proofs.point_arrays import NoLaunch, TooMany, Undecidable
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Index, Op, integer
@@ -34,7 +35,7 @@ def compare(program, sizes):
     for part, counts in zip(program.launches, count_launches(program, sizes), strict=True):
         if not counts.exact or counts.sampled:
             continue
-        slow = by_points(part, sizes)
+        slow = by_points(plain(in_registers(part)), sizes)
         quick = {}
         for access in counts.accesses:
             told = quick.setdefault(f"{'store' if access.writes else 'load'} {access.access}", {})
@@ -234,3 +235,19 @@ def test_a_profile_as_numbers():
     assert next(r["name"] for r in told["roofs"]) in ("memory", "special functions")
     assert "<caption>" in found._repr_html_()
     assert np.isfinite(found.wide_accesses)
+
+
+@pytest.mark.parametrize("dtype", [ln.float16, ln.float32])
+def test_products_of_tensor_cores(dtype):
+    """Products by instructions are no arithmetic of lanes, and rows of slices have no conflicts."""
+    from kernels.gemm import gemm
+
+    sizes = {"M": 4096, "N": 4096, "K": 4096}
+    found = ln.profile(gemm.lower("gpu_mma", dtype=dtype), **sizes)
+    assert (found.flops, found.products) == (0, 2 * 4096**3)
+    (roof,) = [r for r in found.roofs if r.name == "tensor cores"]
+    assert roof.seconds == pytest.approx(2 * 4096**3 * dtype.size / 2 / (4096 * 132 * 1.98e9))
+    assert found.exact
+    rows = [a for a in found.accesses if a.memory is ln.SHARED and a.width == 16]
+    assert rows
+    assert sum(a.conflicts for a in rows) == 0

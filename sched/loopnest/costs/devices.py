@@ -29,6 +29,8 @@ class GpuModel:
         clock: cycles a second.
         lanes: multiply-adds of float32 that a multiprocessor begins in a cycle.
         special: functions such as exp2 that it begins in a cycle.
+        tensor: multiply-adds of 16 bits that its tensor cores begin in a cycle; of 8 bits twice as
+            many, of 32 half as many.
         bandwidth: of its memory, in bytes a second.
         shared: bytes of shared memory of a multiprocessor.
         threads: that it holds at once.
@@ -42,6 +44,7 @@ class GpuModel:
     multiprocessors: int
     clock: float
     lanes: int
+    tensor: int
     bandwidth: float
     shared: int
     threads: int = 2048
@@ -55,15 +58,20 @@ class GpuModel:
         """Operations on float32 a second, a multiply-add being two."""
         return 2 * self.lanes * self.multiprocessors * self.clock
 
+    @property
+    def tensor_flops(self) -> float:
+        """Operations of tensor cores on 16 bits a second, a multiply-add being two."""
+        return 2 * self.tensor * self.multiprocessors * self.clock
+
 
 DEVICES: Mapping[str, GpuModel] = {
     device.name: device
     for device in (
-        GpuModel("A100", "sm_80", 108, 1.41e9, 64, 2.04e12, 164 << 10),
-        GpuModel("H100", "sm_90", 132, 1.98e9, 128, 3.35e12, 228 << 10),
-        GpuModel("H200", "sm_90", 132, 1.98e9, 128, 4.8e12, 228 << 10),
-        GpuModel("B200", "sm_100", 148, 1.85e9, 128, 8.0e12, 228 << 10),
-        GpuModel("RTX 4090", "sm_89", 128, 2.52e9, 128, 1.01e12, 100 << 10, 1536, 24),
+        GpuModel("A100", "sm_80", 108, 1.41e9, 64, 1024, 2.04e12, 164 << 10),
+        GpuModel("H100", "sm_90", 132, 1.98e9, 128, 2048, 3.35e12, 228 << 10),
+        GpuModel("H200", "sm_90", 132, 1.98e9, 128, 2048, 4.8e12, 228 << 10),
+        GpuModel("B200", "sm_100", 148, 1.85e9, 128, 4096, 8.0e12, 228 << 10),
+        GpuModel("RTX 4090", "sm_89", 128, 2.52e9, 128, 256, 1.01e12, 100 << 10, 1536, 24),
     )
 }
 """The GPUs that profiles know, by name."""

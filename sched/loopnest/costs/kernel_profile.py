@@ -145,8 +145,13 @@ class Profile:
 
     @property
     def flops(self) -> int:
-        """Arithmetic on floats, a multiply-add being two; special functions are apart."""
+        """Arithmetic on floats, a multiply-add being two; without special functions and tiles."""
         return sum([launch.flops for launch in self.launches])
+
+    @property
+    def products(self) -> int:
+        """Operations of tiles, by the instructions of tensor cores; a multiply-add being two."""
+        return sum([sum(launch.products.values()) for launch in self.launches])
 
     @property
     def special(self) -> int:
@@ -220,12 +225,22 @@ class Profile:
                  f"{self.bytes_least} bytes that must move / {device.bandwidth / 1e12} TB/s"),
             Roof("arithmetic", self.flops / device.flops,
                  f"{self.flops} operations / {device.flops / 1e12:.1f} T a second"),
+            Roof("tensor cores", self._of_16_bits / device.tensor_flops,
+                 f"{self._of_16_bits} operations of 16 bits / {device.tensor_flops / 1e12:.0f} T a "
+                 "second"),
             Roof("special functions", self.special / (device.special * cycles),
                  f"{self.special} calls / ({device.special} a cycle of a multiprocessor)"),
             Roof("shared memory", shared / cycles,
                  f"{shared} wavefronts / (1 a cycle of a multiprocessor)"),
         ]  # fmt: skip
+        found = [roof for roof in found if roof.name != "tensor cores" or self.products]
         return tuple(sorted(found, key=lambda roof: -roof.seconds))
+
+    @property
+    def _of_16_bits(self) -> int:
+        """The operations of tiles, as many of 16 bits as take their time."""
+        found = [item for launch in self.launches for item in launch.products.items()]
+        return sum([size * count // 2 for size, count in found])
 
     # Shown
 
@@ -292,6 +307,8 @@ class Profile:
         yield "bank conflicts", f"{self.bank_conflicts} wavefronts"
         yield "barriers a thread", str(self.barriers)
         yield "arithmetic", f"{self.flops} operations, {self.special} special functions"
+        if self.products:
+            yield "tensor cores", f"{self.products} operations"
         for name, times in self.again.items():
             yield f"{name} again", f"each element is computed {times:.2f} times"
         yield "shared memory", f"{_bytes(self.shared_bytes)} a block"
@@ -333,16 +350,19 @@ class Profile:
         at = ", ".join([f"{name}={size}" for name, size in self.sizes.items()])
         moved = {"that must move": self.bytes_least, "that warps touch": self.bytes_moved}
         title = f"{self.name} ({at})" if at else self.name
-        return draw_roofline(title, self.flops, moved, self.device)
+        flops, rate = self.flops, self.device.flops
+        if self.products:
+            flops, rate = self._of_16_bits, self.device.tensor_flops
+        return draw_roofline(title, flops, rate, moved, self.device)
 
     def _repr_html_(self) -> str:
         tables = "".join([html_table(title, rows) for title, rows in self._tables()])
-        return tables + (self.picture() if self.flops else "")
+        return tables + (self.picture() if self.flops or self.products else "")
 
 
 _NUMBERS = (
     "bytes_moved", "bytes_least", "gmem_ratio", "wide_accesses", "bank_conflicts", "barriers",
-    "flops", "special", "shared_bytes", "registers", "spills", "in_flight",
+    "flops", "products", "special", "shared_bytes", "registers", "spills", "in_flight",
 )  # fmt: skip
 """The properties of a profile that are one number."""
 

@@ -25,8 +25,10 @@ import numpy as np
 from loopnest import kir
 from loopnest.costs.iteration_classes import Array, Uses
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.matrix_rows import executed
+from loopnest.kir.instruction_table import instructions
+from loopnest.kir.matrix_rows import named
 from loopnest.kir.shared_memory import swizzled
+from loopnest.kir.tiles import in_registers
 from loopnest.kir.vector_access import wide_accesses
 from loopnest.proofs.point_arrays import Points, Undecidable, number
 from loopnest.proofs.program_model import Access, Model, Site
@@ -137,7 +139,8 @@ class LaunchCounts:
         barriers: that a thread reaches, by scope: the most of any block (of an average one, if
             sampled).
         shuffles: by all warps.
-        flops: arithmetic on floats, an `fma` being two.
+        flops: arithmetic on floats, an `fma` being two, but for that of tiles.
+        products: of tiles, by the bytes of a factor: a product and its sum being two.
         special: calls of exp, sqrt, tanh and the like.
         computed: how often an element of each tensor is computed; copies and folds are left out.
         exact: whether nothing that is counted depends on data.
@@ -150,6 +153,7 @@ class LaunchCounts:
     barriers: Counter[str] = field(default_factory=Counter)
     shuffles: int = 0
     flops: int = 0
+    products: Counter[int] = field(default_factory=Counter)
     special: int = 0
     computed: Counter[str] = field(default_factory=Counter)
     exact: bool = True
@@ -198,6 +202,8 @@ class Counting:
     """
 
     def __init__(self, program: kir.Program, sizes: Mapping[str, int], most: int) -> None:
+        self.factors = _factors(program)
+        program = plain(program)
         self.model, self.sizes, self.most = Model(program), sizes, most
         self.random = np.random.default_rng(0)
         self.names = _Names(self.model, sizes)
@@ -358,9 +364,12 @@ class Counting:
             case kir.Shuffle():
                 self.counts.shuffles += self._warps(points)
             case kir.Store():
-                if node.role == "define" and isinstance(node.value, Op) and node.value.op != "cast":
+                factor = self.factors.get(node, 0)
+                if factor:
+                    self.counts.products[factor] += 2 * total
+                elif node.role == "define" and _is_computed(node):
                     self.counts.computed[node.tensor] += total
-        for part in kir.expressions(node):
+        for part in kir.expressions(node) if node not in self.factors else ():
             self._operations(part, total)
         for access in self.model.accesses_of(site):
             if access.buffer.memory is not Memory.LOCAL and not isinstance(node, kir.Arrive):
@@ -460,6 +469,39 @@ class Counting:
         entry.wavefronts += _wavefronts(phase, words, weight)
 
 
+def _is_computed(node: kir.Store) -> bool:
+    """Whether a store is more than a copy."""
+    return isinstance(node.value, Op) and node.value.op != "cast"
+
+
+def plain(program: kir.Program) -> kir.Program:
+    """Return a launch as it is counted: tiles are their bodies, on registers.
+
+    Of a move of matrices that is the load of the row that each lane names.
+    """
+    lanes = named(program)
+    body = kir.map_body(lanes.body, lambda n: n.body if isinstance(n, kir.Tile) else n)
+    return lanes.with_body(body)
+
+
+def _factors(program: kir.Program) -> dict[kir.Stmt, int]:
+    """Return the statements of products by instructions, with the bytes of a factor.
+
+    Those that only lead to them have none.
+    """
+    found: dict[kir.Stmt, int] = {}
+    for tile in [n for n in program.nodes if isinstance(n, kir.Tile)]:
+        row = instructions[tile.instruction]
+        if row.is_move:
+            continue
+        held = dict(tile.operands)
+        least = min([b.dtype.size for role, b in held.items() if role != row.result])
+        for node, _ in kir.walk(tile.body):
+            if isinstance(node, kir.Store):
+                found[node] = least if node.storage is held[row.result] else 0
+    return found
+
+
 def _distinct(*keys: Array) -> Array:
     """Return the place of the first of each kind."""
     _, first = np.unique(np.stack(keys), axis=1, return_index=True)
@@ -492,4 +534,5 @@ def count_launches(
     program: kir.Program, sizes: Mapping[str, int], most: int = MOST
 ) -> tuple[LaunchCounts, ...]:
     """Return what each launch of a program does at given sizes."""
-    return tuple([Counting(executed(p), sizes, most).counts for p in program.launches])
+    parts = [in_registers(part) for part in program.launches]
+    return tuple([Counting(part, sizes, most).counts for part in parts])

@@ -21,7 +21,6 @@ from loopnest.kir.instruction_rows import Instruction, instructions
 from loopnest.kir.instruction_table import gives_lanes
 from loopnest.kir.kernel_program import Program
 from loopnest.kir.nodes import If, Loop, Stmt, Store, Tile, expressions, map_body, walk
-from loopnest.kir.tiles import in_registers
 from loopnest.kir.vector_access import VectorFinder, first_lane, is_vector
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
@@ -45,19 +44,6 @@ from loopnest.scalar.simplify import Simplifier
 
 class NoRows(Exception):
     """Why lanes cannot name the rows that a tile copies."""
-
-
-def executed(launch: Program) -> Program:
-    """Return what the lanes of a launch do, of which tiles are the result.
-
-    Where a tile moves rows, each lane that names one loads it at once; all other tiles are their
-    bodies. WARP buffers are registers.
-    """
-    if not any(isinstance(node, Tile) for node in launch.nodes):
-        return launch
-    lanes = named(in_registers(launch))
-    body = map_body(lanes.body, lambda node: node.body if isinstance(node, Tile) else node)
-    return lanes.with_body(body)
 
 
 def named(launch: Program) -> Program:

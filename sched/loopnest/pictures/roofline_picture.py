@@ -11,12 +11,15 @@ from loopnest.pictures.svg import LINE, Canvas, Svg
 _LEFT, _TOP, _WIDTH, _HEIGHT = 84, 48, 460, 260
 
 
-def draw_roofline(title: str, flops: float, moved: Mapping[str, int], device: GpuModel) -> Svg:
+def draw_roofline(
+    title: str, flops: float, rate: float, moved: Mapping[str, int], device: GpuModel
+) -> Svg:
     """Draw operations a byte under the roofs of a GPU; see `Profile.picture`.
 
     Args:
         title: what is drawn.
         flops: its operations.
+        rate: how many of them the device can do in a second.
         moved: its bytes, by which bytes they are; the first ones are those that must move.
         device: the GPU.
 
@@ -25,16 +28,14 @@ def draw_roofline(title: str, flops: float, moved: Mapping[str, int], device: Gp
     canvas = Canvas(f"{title} on {device.name}: operations a byte")
     canvas.text(12, 20, f"{title} on {device.name}", "loud")
     points = {text: flops / count for text, count in moved.items() if count and flops}
-    ridge = device.flops / device.bandwidth
+    ridge = rate / device.bandwidth
     known = [value for value in (*points.values(), ridge) if value > 0]
-    scale = _Scale(min(known) / 8, max(known) * 8, device.flops * 2, device.bandwidth)
+    scale = _Scale(min(known) / 8, max(known) * 8, rate * 2, device.bandwidth)
     canvas.box(_LEFT, _TOP, _WIDTH, _HEIGHT, "box", round_by=0)
     left = (scale.low, device.bandwidth * scale.low)
-    canvas.path(
-        f"M{scale.at(*left)} L{scale.at(ridge, device.flops)} L{scale.at(scale.high, device.flops)}"
-    )
-    x, y = scale.place(ridge, device.flops)
-    canvas.text(x, y - 6, f"{device.flops / 1e12:.1f} T operations a second", "quiet")
+    canvas.path(f"M{scale.at(*left)} L{scale.at(ridge, rate)} L{scale.at(scale.high, rate)}")
+    x, y = scale.place(ridge, rate)
+    canvas.text(x, y - 6, f"{rate / 1e12:.1f} T operations a second", "quiet")
     canvas.text(
         _LEFT + 8,
         _TOP + _HEIGHT - 8,
@@ -42,11 +43,11 @@ def draw_roofline(title: str, flops: float, moved: Mapping[str, int], device: Gp
         "quiet",
     )
     for power in range(math.ceil(math.log2(scale.low)), math.floor(math.log2(scale.high)) + 1, 2):
-        x, _ = scale.place(2.0**power, device.flops)
+        x, _ = scale.place(2.0**power, rate)
         canvas.text(x, _TOP + _HEIGHT + 16, f"{2.0**power:g}", "quiet", "middle")
     canvas.text(_LEFT + _WIDTH / 2, _TOP + _HEIGHT + 34, "operations a byte", "quiet", "middle")
     for number, (text, value) in enumerate(points.items()):
-        x, y = scale.place(value, min(value * device.bandwidth, device.flops))
+        x, y = scale.place(value, min(value * device.bandwidth, rate))
         kind = "block" if number == 0 else "shared"
         told = f"{value:.2f} operations a byte {text}"
         canvas.path(f"M{x:g} {y:g} V{_TOP + _HEIGHT}", "link folded")

@@ -13,7 +13,7 @@ from loopnest import kir
 from loopnest.costs.iteration_classes import Array, Iterations, Uses
 from loopnest.costs.launch_counts import BANKS, WORD, AccessCount, Counting
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.matrix_rows import executed
+from loopnest.kir.tiles import in_registers
 from loopnest.pictures.stages_picture import draw_stages, pipeline_of
 from loopnest.pictures.svg import LINE, Canvas, Svg, width_of
 from loopnest.proofs.point_arrays import Points, number
@@ -137,7 +137,7 @@ def touched_by(
     """
     found: list[Touched] = []
     for part in program.launches:
-        found += _TileCounting(executed(part), sizes, buffer).touched.values()
+        found += _TileCounting(in_registers(part), sizes, buffer).touched.values()
     return tuple(sorted(found, key=lambda touched: not touched.writes))
 
 

@@ -20,11 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from loopnest.kir import Collective, If, Let, Loop, Program, Stmt, Store, expressions
+from loopnest.kir import Collective, If, Let, Loop, Program, Stmt, Store, Tile, expressions
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Note
-from loopnest.kir.matrix_rows import executed
+from loopnest.kir.matrix_rows import named
 from loopnest.kir.shared_memory import swizzled
+from loopnest.kir.tiles import in_registers
 from loopnest.kir.vector_access import WideAccess, wide_accesses
 from loopnest.lowering.schedule_notes.lowered_schedule import Lowering
 from loopnest.numerics.float64_math import APPLY
@@ -71,7 +72,7 @@ def bank_notes(lowering: Lowering) -> Iterator[Note]:
     """Yield a note for each SHARED tensor of which an access takes more turns than it needs."""
     worst: dict[Buffer, _BankAccess] = {}
     for launch in lowering.program.launches:
-        for access in _accesses(executed(launch)):
+        for access in _accesses(named(in_registers(launch))):
             taken, least = access.turns()
             other = worst.get(access.buffer)
             if taken > least and (other is None or taken > other.turns()[0]):
@@ -165,7 +166,7 @@ def _walk(
             yield from _walk(node.body, active if found is None else active & found, values, wide)
             other = active if found is None else active & ~np.asarray(found)
             yield from _walk(node.orelse, other, values, wide)
-        elif isinstance(node, Collective):
+        elif isinstance(node, (Collective, Tile)):
             yield from _walk(node.body, active, values, wide)
         else:
             yield from _of_statement(node, active, values, wide)
