@@ -16,14 +16,14 @@ def gemm_numpy(a, b):
 
 
 @ln.kernel(sizes={"M": 2048, "N": 2048, "K": 1024}, reference=gemm_numpy)
-def gemm(f, dtype=ln.float32):
+def gemm(f, dtype=ln.float32, result=None):
     a = f.input("a", ("M", "K"), dtype)
     b = f.input("b", ("K", "N"), dtype)
     if dtype is dtype.compute:
-        c = ln.matmul(a, b)
+        c = ln.matmul(a, b, dtype=result)
     else:
         wide = [ln.cast(t, dtype.compute).named(f"wide_{t.name}") for t in (a, b)]
-        c = ln.matmul(*wide, dtype=dtype)
+        c = ln.matmul(*wide, dtype=result or dtype)
     f.output(c, "c")
 
 
@@ -244,6 +244,107 @@ def gpu_async(f, threads=16, lanes=None, parts=None, depth=16, steps=4, stages=3
             total.axis(axis).parallelize(ln.ParallelType.unroll)
     c.axis(-1).parallelize(ln.ParallelType.vectorize)
     f.inline_most(product.producers, replay=True)
+
+
+ROWS = {
+    ln.float16: "mma.m16n8k16.f32.f16",
+    ln.bfloat16: "mma.m16n8k16.f32.bf16",
+    ln.float32: "mma.m16n8k8.f32.tf32",
+}
+"""The instruction that multiplies tiles, by the type of the operands."""
+
+
+def tiles_of_warps(tensor, rows, shape, tiles):
+    """Split the rows and columns of a block into [warps, warps, tiles, tiles, rows, columns].
+
+    `rows` and `rows` + 1 are the two axes; a warp has `tiles` tiles of `shape` along each.
+    """
+    for axis, extent, count in ((rows + 1, shape[1], tiles[1]), (rows, shape[0], tiles[0])):
+        tensor.split(axis, extent)
+        tensor.split(axis, count)
+    order = list(range(tensor.ndim))
+    order[rows : rows + 6] = [rows + n for n in (0, 3, 1, 4, 2, 5)]
+    tensor.reorder(order)
+    tensor.parallelize({rows: ln.ParallelType.block_z, rows + 1: ln.ParallelType.block_y})
+
+
+def in_flight(tile, warps, stages):
+    """Let the warps of a block copy the two last axes of a tile, 16 bytes a lane."""
+    tile.split(-1, 16 // tile.dtype.size)
+    tile.merge(-3)
+    tile.split(-2, 32)
+    tile.split(-3, warps[1])
+    tile.split(-4, warps[0])  # [..., rounds, warps, warps, lanes, elements]
+    tile.parallelize({-4: ln.ParallelType.block_z, -3: ln.ParallelType.block_y})
+    tile.parallelize({-2: ln.ParallelType.block_x, -1: ln.ParallelType.vectorize})
+    tile.move_by("cp.async").circular_buffer(stages)
+
+
+@gemm.schedule("gpu_mma")
+def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
+    """Tensor cores: `warps` warps of a block, each with `tiles` tiles of an instruction.
+
+    A block owns a tile of c, 128 x 128, and goes through a and b in slices of 64 bytes along k,
+    which are in flight to shared memory `stages` - 1 slices ahead. From there a warp loads what its
+    lanes multiply by LDSM, 16 bytes a lane: four matrices of 8 rows. Columns of b are the rows of
+    its slice; they are transposed on the way, where elements have 16 bits, and loaded one by one
+    where not. Sums stay in registers, as the instruction leaves them; c is stored from there.
+
+    Eight rows of a slice are read at once. Pieces of 16 bytes are permuted within 128 bytes by an
+    XOR with the number of the row, so that all of them lie in banks of their own.
+
+    What lies outside of a and b is 0 in shared memory: no tile is tested. With `whole`, tiles are
+    taken to divide all sizes (each launch checks it).
+    """
+    c = f["c"]
+    (product,) = c.producers
+    name = ROWS[f["a"].dtype]
+    row = ln.instructions[name]
+    shape = tuple(row.extents[axis] for axis in ("m", "n", "k"))
+    rows, columns = shape[0] * tiles[0] * warps[0], shape[1] * tiles[1] * warps[1]
+    depth = shape[2] * tiles[2]
+    total = c.cache_before()
+    slices = [f[name].cache_after() for name in ("a", "b")]
+    left, right = [tile.cache_after() for tile in slices]
+    if whole:
+        f.assume(f"M % {rows} == 0")
+        f.assume(f"N % {columns} == 0")
+        f.assume(f"K % {depth} == 0")
+    c.split(1, columns)
+    c.split(0, rows)
+    c.reorder({2: 1})  # [M / 128, N / 128, 128, 128]
+    at = one_block_a_tile(c)
+    total.compute_at(c, at)
+    total.split(-1, depth)
+    total.reorder({-2: at})  # [tiles, K / 32, 128, 128, 32]
+    tiles_of_warps(c, at, shape, tiles)
+    tiles_of_warps(total, at + 1, shape, tiles)
+    total.split(-1, shape[2])
+    total.reorder({-2: at + 3})  # [tiles, K / 32, warps, warps, 2, 4, 4, 16, 8, 16]
+    for tile, held in zip(slices, (left, right), strict=True):
+        tile.memory, held.memory = ln.SHARED, ln.WARP
+        tile.compute_at(total, at + 1)
+        held.compute_at(total, at + 4)
+    total.instruct(name, axes=(-3, -2, -1))
+    c.distribute(row.operands["d"].fragment, axes=(-2, -1))
+    c.split(-1, 2)
+    c.axis(-1).parallelize(ln.ParallelType.vectorize)
+
+    straight, turned = slices
+    turned.reorder({-1: -2})
+    lanes = 16 // straight.dtype.size
+    straight.allocation_domain.split(-1, lanes).split(-3, 2).merge(-3)  # […, 64, 8, 8]
+    turned.allocation_domain.split(-1, lanes)  # […, 32, 16, 8]
+    for tile in slices:
+        tile.allocation_domain.swizzle(ln.Swizzle.XOR, -3, -2)
+        in_flight(tile, warps, stages)
+    left.move_by("ldmatrix.x4")
+    if right.dtype.size == 2:
+        right.split(-3, 2)
+        right.reorder({-3: -1})  # [..., 2, lanes, registers, 2]: two tiles a move
+        right.move_by("ldmatrix.x4.trans")
+    product.compute_at(total, -1)
+    ln.inline_most([*product.producers, *widened(f)], replay=True)
 
 
 @gemm.schedule("gpu_persistent")

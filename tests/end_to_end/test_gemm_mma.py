@@ -1,0 +1,85 @@
+"""Matrix products on tensor cores: results at ragged sizes, proofs, and machine code."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from kernels.gemm import gemm
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+
+import sass_text
+
+KINDS = [(ln.float16, None), (ln.float16, ln.float32), (ln.bfloat16, None), (ln.float32, None)]
+SIZES = sorted({*itertools.product((1, 40), repeat=3), (8, 16, 24), (33, 17, 9), (130, 136, 72)})
+
+
+@pytest.mark.parametrize(("dtype", "result"), KINDS, ids=str)
+def test_ragged_sizes(dtype, result, monkeypatch):
+    """Both variants are right where tiles do not divide the sizes."""
+    monkeypatch.setenv("LOOPNEST_VERIFY", "0")  # proved below
+    f = gemm.fusion("gpu_mma", dtype=dtype, result=result)
+    runs = [ln.compile(f, target=target) for target in ("interpret", "c")]
+    rng = np.random.default_rng(1)
+    some = random.Random(1).sample(list(itertools.product(range(1, 41), repeat=3)), 4)
+    for m, n, k in [*SIZES, *some]:
+        a, b = [(rng.standard_normal(s) * 3).astype(dtype.numpy) for s in ((m, k), (k, n))]
+        wanted = ln.evaluate(f, a, b).astype(np.float64)
+        bound = ln.error_bound(f, a, b)
+        for run in runs:
+            difference = np.abs(run(a, b).astype(np.float64) - wanted)
+            assert np.all(difference <= bound), (run.target, m, n, k)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(("dtype", "result"), KINDS, ids=str)
+def test_proofs_of_all_sizes(dtype, result, whole):
+    kernel = gemm.lower("gpu_mma", dtype=dtype, result=result, whole=whole)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    assert kernel.has_scalar is not whole
+
+
+@pytest.mark.parametrize(
+    ("warps", "tiles", "stages"), [((2, 2), (4, 4, 2), 2), ((1, 4), (2, 2, 4), 4)]
+)
+def test_other_tiles(warps, tiles, stages):
+    params = {"warps": warps, "tiles": tiles, "stages": stages, "dtype": ln.float16}
+    kernel = gemm.lower("gpu_mma", **params)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    rng = np.random.default_rng(0)
+    a, b = [rng.standard_normal(s).astype(np.float16) for s in ((70, 48), (48, 88))]
+    found = ln.compile(kernel, target="interpret")(a, b).astype(np.float64)
+    assert np.all(np.abs(found - ln.evaluate(kernel, a, b)) <= ln.error_bound(kernel, a, b))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("result", [None, ln.float32], ids=str)
+def test_machine_code(result, whole):
+    """The loop over slices has what is needed for a 128 x 128 x 32 tile, and little else."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    kernel = gemm.lower("gpu_mma", dtype=ln.float16, result=result, whole=whole)
+    (function,) = sass_text.functions(kernel.sass("sm_90")).values()
+    loop = max([function.code(places) for places in function.loops], key=_products)
+    names = Counter([i.name for i in loop.instructions])
+    # A load of shared memory that never runs (@!PT) keeps what is in flight in order.
+    assert names["HMMA"] == 32
+    assert names["LDSM"] == 12
+    assert names["LDGSTS"] == 4
+    assert names["BAR"] == 1
+    assert names["LDG"] == 0
+    assert len(loop) <= 170
+    resources = kernel.resources("sm_90")
+    assert resources.registers <= 156
+    assert resources.spill_bytes == 0
+
+
+def _products(code):
+    return code.names["HMMA"]
