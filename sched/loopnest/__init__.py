@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.numerics.error_bounds import error_bound
     from loopnest.numerics.oracle import evaluate
     from loopnest.proofs import verify
+    from loopnest.proofs.bit_claims import batch_invariant
     from loopnest.scalar.fragments import Fragment
     from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
     from loopnest.schedule.inlining import inline_most
@@ -169,6 +170,7 @@ _LAZY = {
         "loopnest.numerics.error_bounds": "error_bound",
         "loopnest.numerics.oracle": "evaluate",
         "loopnest.proofs": "verify",
+        "loopnest.proofs.bit_claims": "batch_invariant",
         "loopnest.scalar.fragments": "Fragment",
         "loopnest.schedule.chains": "common_consumers dependency_chains use_chains",
         "loopnest.schedule.inlining": "inline_most",
@@ -267,6 +269,7 @@ __all__ = [
     "assert_cost",
     "auto_schedule",
     "avg_pool",
+    "batch_invariant",
     "bfloat16",
     "bisect",
     "bitand",

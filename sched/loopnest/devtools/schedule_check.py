@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from loopnest.facade import Kernel
     from loopnest.numerics.compare import Verdict
     from loopnest.proofs import Report
+    from loopnest.proofs.bit_claims import BitClaim
     from loopnest.tensor.fusion import Fusion
 
 ALL_SIZES = "all sizes"
@@ -87,6 +88,9 @@ class Checked:
         unprinted: why a schedule of blocks and threads has no CUDA text; "" where it has one, or
             no launch.
         cost: which limit of its costs it does not keep, in words; "" where it keeps all.
+        sizes: the size symbols of the kernel.
+        claims: whether bits are the same at all values of a size, by its name, where that was
+            asked and the kernel has the size.
         notes: what was left out, and why; and what was asked of the schedule and has no effect on
             the nest (`Kernel.notes`).
         seconds: that all this took.
@@ -104,6 +108,8 @@ class Checked:
     stage: str = "lowering"
     unprinted: str = ""
     cost: str = ""
+    sizes: tuple[str, ...] = ()
+    claims: Mapping[str, BitClaim] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -124,6 +130,8 @@ class Checked:
         """
         if self.error or self.fault or self.wrong or self.cost or self.proof is None:
             return False
+        if not all(self.claims.values()):
+            return False
         if strict and (self.unprinted or not (self.runs and self.proof.ok)):
             return False
         return self.proof.status != "refuted"
@@ -136,6 +144,7 @@ def check_schedule(
     values: Mapping[str, float] | None = None,
     tell: Tell = lambda what: None,
     release: bool = False,
+    invariant: Sequence[str] = (),
 ) -> Checked:
     """Prove, sanitize and compare one schedule of a kernel; what is raised is the result's `error`.
 
@@ -146,10 +155,12 @@ def check_schedule(
         values: sizes and scalars that are fixed; names that the kernel lacks are passed over.
         tell: is told what goes on.
         release: whether C is compiled as `loopnest.compile` does, in place of -O0.
+        invariant: sizes that bits must not depend on; those that the kernel lacks are passed over.
     """
     started = time.perf_counter()
     level = None if release else _QUICK
-    check = _Check(kernel, params or {}, values or {}, tell, level, Checked(kernel.name, schedule))
+    done = Checked(kernel.name, schedule)
+    check = _Check(kernel, params or {}, values or {}, tell, level, done, tuple(invariant))
     try:
         check.run()
     except (Exception, SystemExit) as error:  # the user's math, schedule or reference may raise
@@ -173,6 +184,7 @@ class _Check:
     tell: Tell
     level: int | None
     done: Checked
+    invariant: tuple[str, ...] = ()
     wanted: dict[int, dict[str, Wanted]] = field(default_factory=dict)
 
     def run(self) -> None:
@@ -190,11 +202,13 @@ class _Check:
         for note in lowered.notes:
             self._note(str(note))
         symbols = {symbol.name for symbol in fusion.symbols}
+        self.done = replace(self.done, sizes=tuple(sorted(symbols)))
         fixed = {name: int(value) for name, value in self.values.items() if name in symbols}
         self.tell("proving")
         self.done = replace(self.done, stage="proving")
         try:
             self._prove(lowered, fixed)
+            self._claim(lowered)
         except Exception as error:  # it can be run all the same
             self.failed(error)
         self.done = replace(self.done, stage="running") if not self.done.error else self.done
@@ -239,6 +253,14 @@ class _Check:
             if least or (known is not None and known.scope == ALL_SIZES):
                 name = "scalar" if variant is not lowered else ""
                 self.done = replace(self.done, proof=proof, variant=name)
+
+    def _claim(self, lowered: Kernel) -> None:
+        """Keep whether bits depend on the sizes that were asked for."""
+        from loopnest.proofs.bit_claims import batch_invariant
+
+        known = {p.name for p in lowered.program.params if p.kind == "size"}
+        claims = {n: batch_invariant(lowered, n) for n in self.invariant if n in known}
+        self.done = replace(self.done, claims=claims)
 
     def _print(self, lowered: Kernel) -> None:
         """Keep why a schedule for blocks and threads has no CUDA text, of either variant."""

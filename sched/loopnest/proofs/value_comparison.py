@@ -116,14 +116,14 @@ class _Evaluation:
         self.tensor = next(t for t in fusion.tensors if t.name == form.work.tensor.name)
         draw = np.random.default_rng(seed)
         self.arrays = [
-            _drawn(draw, t.dtype, [number(s, sizes) for s in t.sizes], seed) for t in fusion.inputs
+            drawn(draw, t.dtype, [number(s, sizes) for s in t.sizes], seed) for t in fusion.inputs
         ]
         named = {str(size) for t in fusion.inputs for size in t.sizes}
         self.keywords: dict[str, object] = {
             s.name: sizes[s.name] for s in fusion.symbols if s.name not in named
         }
         for scalar in fusion.scalars:
-            self.keywords[scalar.name] = _drawn(draw, scalar.dtype, (), seed).item()
+            self.keywords[scalar.name] = drawn(draw, scalar.dtype, (), seed).item()
 
     def difference(self) -> tuple[tuple[int, ...], str] | None:
         """Return an element at which the forms differ, and by what; None where there is none."""
@@ -133,7 +133,7 @@ class _Evaluation:
         except LaunchError:  # the math asks of its data what does not hold of these
             return None
         for shape, wanted, found in pairs:
-            apart = np.broadcast_to(_apart(wanted, found), shape)
+            apart = np.broadcast_to(disjoint(wanted, found), shape)
             if apart.any():
                 place = tuple([int(p[0]) for p in np.nonzero(apart)])
                 stored, right = [
@@ -202,14 +202,14 @@ def _definition(form: OtherForm) -> MathDefinition:
     return definition
 
 
-def _apart(a: Interval, b: Interval) -> npt.NDArray[np.bool_]:
+def disjoint(a: Interval, b: Interval) -> npt.NDArray[np.bool_]:
     """Return where no correct result of one is one of the other; only where all are finite."""
     ends = np.broadcast_arrays(a.low, a.high, b.low, b.high)
     finite = np.logical_and.reduce([np.isfinite(end) for end in ends])
     return np.asarray(((ends[0] > ends[3]) | (ends[1] < ends[2])) & finite)
 
 
-def _drawn(
+def drawn(
     draw: np.random.Generator, dtype: DType, shape: Sequence[int], seed: int
 ) -> npt.NDArray[np.generic]:
     """Return random values of a type."""

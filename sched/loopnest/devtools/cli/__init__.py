@@ -142,6 +142,10 @@ def _options(*names: str) -> Callable[[Command], Command]:
         "strict": click.option(
             "--strict", is_flag=True, help="Fail, too, where a proof is unknown or nothing was run."
         ),
+        "invariant": click.option(
+            "--invariant", multiple=True, metavar="N",
+            help="Fail, too, where the bits of a result may depend on this size."
+        ),
         "release": click.option(
             "--release", is_flag=True,
             help="Compile C as ln.compile does: slower, and what runs is what users run."
@@ -208,6 +212,7 @@ def _check_examples(prog: str, script: bool) -> str:
         ("check" + file, "all kernels and schedules of a file"),
         (f"check{file}{colon}softmax@gpu -P threads=64", "one schedule, with a parameter"),
         (f"check{file} -D N=1000", "for this N alone, any D"),
+        (f"check{file} --invariant N", "rows have the same bits in any batch"),
         (f"check{file} --release", "the very machine code that ln.compile makes"),
     ]
     if not script:
@@ -280,7 +285,7 @@ def _explain_command(spec: Callable[[Command], Command]) -> click.Command:
 def _check_command(script: bool, prog: str) -> click.Command:
     metavar = "[KERNEL[@SCHEDULE]]" if script else "FILE|FOLDER[:KERNEL[@SCHEDULE]]"
     spec = _spec(script, metavar)
-    options = _options("define", "param", "strict", "release", "json")
+    options = _options("define", "param", "strict", "invariant", "release", "json")
     text = f"{CHECK_HELP}\n{_check_examples(prog, script)}"
     return click.command("check", help=text, short_help="Prove, sanitize and compare kernels.")(
         options(spec(click.pass_obj(check)))

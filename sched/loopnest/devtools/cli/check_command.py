@@ -54,6 +54,8 @@ cost       what the file says that a schedule may cost (`@k.schedule("gpu", cost
            at the kernel's sizes, or those of -D
 result     the same runs, and runs in C, compared with the math and with the reference; C is
            compiled at -O0 for speed, with --release at the level of ln.compile
+bits       with --invariant N: the order of each sum is shown not to depend on the size N, so that
+           rows of a small batch have the same bits inside of a large one (`ln.batch_invariant`)
 
 \b
 A failure is shown with its witness: block, thread, loop values, the line of the nest, the call of
@@ -67,6 +69,7 @@ def check(
     source: Source,
     spec: str,
     strict: bool,
+    invariant: Sequence[str],
     release: bool,
     as_json: bool,
     define: Sequence[str],
@@ -79,7 +82,7 @@ def check(
         asked = choose_all(source, spec, define, param)
         if asked.broken and not asked.found and not asked.skipped:
             raise CliError("; ".join([sentence for _, sentence in asked.broken]))
-        rows = [_Row(found) for found in asked.found]
+        rows = [_Row(found, tuple(dict.fromkeys(invariant))) for found in asked.found]
         with _progress(rows, strict, as_json) as update:
             for row in rows:
                 choice = row.found.choice
@@ -90,7 +93,9 @@ def check(
                     choice.values,
                     partial(update, row),
                     release,
+                    row.invariant,
                 )
+        _require_sizes(rows, asked)
     if as_json:
         click.echo(json.dumps(_report(rows, asked, strict), indent=2))
     else:
@@ -103,15 +108,26 @@ def check(
         raise CliError(" and ".join(parts))
 
 
+def _require_sizes(rows: Sequence[_Row], asked: Asked) -> None:
+    """Raise CliError where ``--invariant`` names a size that none of the kernels has."""
+    lowered = [row.checked for row in rows if row.checked is not None and row.checked.sizes]
+    for name in rows[0].invariant if lowered else ():
+        if not any(name in checked.sizes for checked in lowered):
+            known = sorted({size for checked in lowered for size in checked.sizes})
+            found = f"no kernel has the size '{name}'"
+            raise CliError(f"--invariant {name}: {found}; their sizes are {', '.join(known)}")
+
+
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 @dataclass(slots=True)
 class _Row:
-    """A schedule, what goes on with it, and what became of it."""
+    """A schedule, of which sizes its bits must not depend, what goes on with it, its result."""
 
     found: FoundSchedule
+    invariant: tuple[str, ...] = ()
     checked: Checked | None = None
     doing: str = field(default="")
 
@@ -162,17 +178,23 @@ def _progress(
 def _table(rows: Sequence[_Row], strict: bool) -> Table:
     several = len({row.found.file for row in rows}) > 1
     files = ("file",) if several else ()
-    table = table_of(*files, "kernel", "schedule", "proof", "sanitizer", "result", "seconds")
+    sizes = rows[0].invariant if rows else ()
+    names = [f"same bits at any {size}" for size in sizes]
+    table = table_of(
+        *files, "kernel", "schedule", "proof", "sanitizer", "result", *names, "seconds"
+    )
     table.columns[-1].justify = "right"
     for row in rows:
         choice = row.found.choice
         name = (Path(row.found.file).name,) if several else ()
-        cells = _cells(row.checked, strict) if row.checked else (Text(row.doing, "dim"), "", "", "")
+        cells: tuple[Text | str, ...] = (Text(row.doing, "dim"), "", "", *["" for _ in sizes], "")
+        if row.checked:
+            cells = _cells(row.checked, strict, sizes)
         table.add_row(*name, choice.kernel.name, choice.schedule or "-", *cells)
     return table
 
 
-def _cells(checked: Checked, strict: bool) -> tuple[Text | str, ...]:
+def _cells(checked: Checked, strict: bool, sizes: Sequence[str]) -> tuple[Text | str, ...]:
     good, bad, odd = "green", "bold red", "yellow"
     proof = Text("-")
     if checked.error is not None and checked.stage != "running":
@@ -196,7 +218,15 @@ def _cells(checked: Checked, strict: bool) -> tuple[Text | str, ...]:
         result = Text("right, not in C", odd)
     elif checked.unprinted:
         result = Text("right, no CUDA text", bad if strict else odd)
-    return proof, sanitizer, result, f"{checked.seconds:.2f}"
+    claims = [_claim(checked, size) for size in sizes]
+    return proof, sanitizer, result, *claims, f"{checked.seconds:.2f}"
+
+
+def _claim(checked: Checked, size: str) -> Text:
+    claim = checked.claims.get(size)
+    if claim is None:
+        return Text("-")
+    return Text("yes", "green") if claim else Text(claim.status.upper(), "bold red")
 
 
 def _scope(proof: Report) -> str:
@@ -254,6 +284,9 @@ def _failure_lines(checked: Checked, file: str) -> Iterator[str]:
         yield f"wrong {run}"
     if checked.cost:
         yield checked.cost
+    for size, claim in checked.claims.items():
+        if not claim:
+            yield f"whether bits depend on {size}: {claim.status}; {claim.witness}"
     if checked.unprinted:
         yield checked.unprinted
     if checked.diagnosis is not None and checked.diagnosis.tensor:
@@ -306,6 +339,10 @@ def _entry(checked: Checked, found: FoundSchedule, strict: bool) -> dict[str, An
         "ok": checked.ok(strict),
         "proof": None if checked.proof is None else _proof_entry(checked.proof),
         "variant": checked.variant or None,
+        "invariant": {
+            size: {"status": claim.status, "witness": str(claim.witness) if claim.witness else None}
+            for size, claim in checked.claims.items()
+        },
         "fault": None if checked.fault is None else str(checked.fault),
         "fault_sizes": dict(checked.faulty),
         "runs": [

@@ -62,7 +62,7 @@ class Body:
 
     def __init__(self, node: kir.Collective) -> None:
         self.node = node
-        self._outlines: dict[frozenset[Expr], _Outline] = {}
+        self._outlines: dict[frozenset[Expr], Outline] = {}
 
     def check(self, block: Shape, numbers: Mapping[Expr, int]) -> str | None:
         """Return what `collective.check` does, from memory where an equal body was checked.
@@ -80,7 +80,7 @@ class Body:
         known = frozenset(numbers)
         outline = self._outlines.get(known)
         if outline is None:
-            outline = self._outlines[known] = _Outline(self.node, known)
+            outline = self._outlines[known] = Outline(self.node, known)
         key = (self.node.name, outline.text, block, *[numbers[e] for e in outline.used])
         if key not in _KNOWN:
             _KNOWN[key] = check(self.node, block, numbers)
@@ -126,7 +126,7 @@ class Body:
         given: Mapping[Expr, int],
     ) -> str | None:
         """Check all shapes, many at a time; those of a batch that fails are checked one by one."""
-        outline = _Outline(self.node, frozenset([*given, *cases[0][1]]))
+        outline = Outline(self.node, frozenset([*given, *cases[0][1]]))
         tried = tuple([value for value, _ in cases])
         key = (outline.text, tuple(known.values()), tried, *[given.get(e) for e in outline.used])
         if key in _RIGHT:
@@ -252,7 +252,7 @@ def _evaluated(node: Expr, values: Mapping[Symbol, Any]) -> Any:
     raise Undecidable(f"an extent depends on data: {node}")
 
 
-class _Outline(TextFormat):
+class Outline(TextFormat):
     """A text of a collective in which names are numbers, in order of appearance.
 
     Args:

@@ -335,10 +335,10 @@ class ValueProvenance:
             return self.part(work, need)
         found = self._own.get(work)
         if found is None:
-            found = self._own[work] = self._elements(work)
+            found = self._own[work] = self.elements(work)
         return found
 
-    def _elements(self, work: Work) -> Held:
+    def elements(self, work: Work) -> Held:
         """Return what a store adds that takes in no partial result."""
         points = self.table.space.points[work.site]
         if work.kind == "update":
@@ -400,7 +400,7 @@ class ValueProvenance:
             group = self.groups(exchange)
             if exchange.node.is_so_far(component):
                 inclusive = exchange.node.scan == "inclusive"
-                self._combined[key] = scanned(part, group, self._threads(exchange), inclusive)
+                self._combined[key] = scanned(part, group, self.turns(exchange), inclusive)
                 return self._combined[key]
             size = int(group.max(initial=-1)) + 1
             whole = nothing(size)
@@ -408,7 +408,7 @@ class ValueProvenance:
             np.add.at(whole.sums, group, part.sums)
             np.add.at(whole.results, group, part.results)
             np.logical_and.at(whole.valid, group, part.valid)
-            order = part.order.grouped(group, self._threads(exchange))
+            order = part.order.grouped(group, self.turns(exchange))
             if not exchange.node.in_order:
                 order = order.unless_several(part.order, group)
             whole.order.put(np.arange(size), order)
@@ -437,7 +437,7 @@ class ValueProvenance:
         result: Flags = found[group]
         return result
 
-    def _threads(self, exchange: CollectiveMath) -> Array:
+    def turns(self, exchange: CollectiveMath) -> Array:
         """Return for each point of a collective its thread's number along its dimensions."""
         space = self.table.space
         places = space.places(space.points[exchange.site])

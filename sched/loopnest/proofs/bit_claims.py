@@ -1,0 +1,416 @@
+"""Which results have the same bits: whatever a size is, and under two schedules.
+
+A claim is decided on the nest for all sizes: the order of each fold (`fold_steps`) does not depend
+on the size, or is that of the other kernel. Where that is not shown, values of the math and trees
+of folds at given sizes are looked for that differ; where none do, the claim is unknown.
+
+Claims are of one target, whose functions and contractions (``a * b + c`` rounded once) are the same
+wherever the nest has the same statement; and of kernels that compute their math (`verify`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from operator import itemgetter
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from loopnest import kir
+from loopnest.errors import LaunchError, VerifyError, kind_of
+from loopnest.kir.nest_text import nest_lines, print_nest
+from loopnest.kir.tiles import without_tiles
+from loopnest.numerics.error_bounds import enclosures
+from loopnest.proofs.enumeration import EnumeratedFacts
+from loopnest.proofs.enumeration.fold_trees import FoldTrees, TreeTable, ValueTrees, parted_sums
+from loopnest.proofs.fold_steps import Folds, OrderDependence, mentions
+from loopnest.proofs.obligations import CollectiveMath
+from loopnest.proofs.point_arrays import NoLaunch, TooMany, Undecidable, number
+from loopnest.proofs.program_model import Model, equal_sizes
+from loopnest.proofs.single_launches import single_launches
+from loopnest.proofs.size_choice import fulfils, small_sizes, starts
+from loopnest.proofs.value_comparison import disjoint, drawn
+from loopnest.proofs.verifier import obligations, program_of
+from loopnest.scalar.expr import Symbol
+from loopnest.scalar.recursion import deep
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.math_snapshot import MathSnapshot, thaw
+from loopnest.tensor.tensor_view import TensorView
+
+_MOST_PAIRS = 12
+_MOST_POINTS = 1 << 18
+_MOST_ELEMENTS = 64
+
+BitStatus: TypeAlias = 'Literal["same", "different", "unknown"]'
+
+
+@dataclass(frozen=True, slots=True)
+class BitWitness:
+    """Why bits may differ, or where they do.
+
+    Args:
+        tensor: the first tensor of which that is so, in the order of its definition.
+        reason: a sentence.
+        line: the line in the nest of the loop, test, store or exchange, counted from 1; 0 where the
+            math is the reason.
+        text: that line.
+        sizes: two sets of sizes at which they differ; empty where nothing was found that differs.
+        index: the element that differs.
+        sums: the two orders of its terms.
+    """
+
+    tensor: str
+    reason: str
+    line: int = 0
+    text: str = ""
+    sizes: tuple[Mapping[str, int], ...] = ()
+    index: tuple[int, ...] | None = None
+    sums: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        place = f", nest line {self.line} '{self.text}'" if self.line else ""
+        parts = [f"{self.tensor}: {self.reason}{place}"]
+        if self.index is not None:
+            shown = " and ".join([_sizes_text(sizes) for sizes in self.sizes])
+            where = f"{self.tensor}[{', '.join(map(str, self.index))}]"
+            parts.append(f"{where} differs at {shown}")
+        if self.sums:
+            parts.append(f"{self.sums[0]}, but {self.sums[1]}")
+        return "; ".join(parts)
+
+
+def _sizes_text(sizes: Mapping[str, int]) -> str:
+    return ", ".join([f"{name}={value}" for name, value in sizes.items()]) or "its sizes"
+
+
+@dataclass(frozen=True, slots=True)
+class BitClaim:
+    """Whether bits are the same, with a witness where they are not known to be.
+
+    It is true where they are shown to be the same for all sizes.
+
+    Args:
+        subject: what was asked.
+        status: "same", "different" (shown at the sizes of the witness) or "unknown".
+        witness: why; None where they are the same.
+        others: further reasons.
+    """
+
+    subject: str
+    status: BitStatus
+    witness: BitWitness | None = None
+    others: tuple[BitWitness, ...] = field(default=(), repr=False)
+
+    def __bool__(self) -> bool:
+        return self.status == "same"
+
+    def __str__(self) -> str:
+        head = f"{self.subject}: {self.status}"
+        return head if self.witness is None else f"{head}; {self.witness}"
+
+
+@deep
+def batch_invariant(k: Any, size: str) -> BitClaim:
+    """Say whether the bits of each element are the same whatever a size is.
+
+    Rows of a small batch inside of a large one then have the results that they have alone. Two
+    launches are compared that differ in `size`, and whose inputs have the same values at the
+    indices that both have.
+
+    Args:
+        k: a kernel, as `loopnest.lower` returns it, that computes its math.
+        size: the name of a size symbol.
+
+    Returns:
+        A claim, true where the bits are the same for all sizes. Its `.witness` is else the loop,
+        test or exchange whose order depends on the size, and the first sum that differs where one
+        was found.
+
+    Raises:
+        VerifyError: no kernel, one without math, or no size of it.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("row_sum") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.sum(x, axis=1), "y")
+    >>> k = ln.lower(f)
+    >>> print(ln.batch_invariant(k, "N"))
+    batch_invariant(row_sum, 'N'): same
+    >>> bool(ln.batch_invariant(k, "D"))
+    False
+
+    Source: He, "Defeating nondeterminism in LLM inference", Thinking Machines Lab, 2025.
+    """
+    program, math = program_of(k, "batch_invariant")
+    subject = f"batch_invariant({program.name}, {size!r})"
+    known = [p.name for p in program.params if p.kind == "size"]
+    if not isinstance(size, str) or size not in known:
+        found = (
+            f"{size!r} is no size of it" if isinstance(size, str) else f"{kind_of(size)} is no size"
+        )
+        raise VerifyError(subject, found, f"its sizes are {known}")
+    varying = frozenset([Symbol(name) for name in _varying(program, size)])
+    variants = _variants(k)
+    reasons: list[BitWitness] = []
+    for one in variants:
+        for part in one.launches:
+            reasons += [part.witness(d) for d in part.folds.dependences(varying)]
+            reasons += part.problems
+    if len(variants) > 1 and any(mentions(c, varying) for _, c in program.requires):
+        one, other = variants
+        text = "the variant without wide accesses, which sizes choose,"
+        reasons += _other_order(one, other, text)
+    if not reasons:
+        return BitClaim(subject, "same")
+    shown = _shown(variants, math, size, varying)
+    if shown is not None:
+        return BitClaim(subject, "different", shown, tuple(reasons))
+    return BitClaim(subject, "unknown", reasons[0], tuple(reasons[1:]))
+
+
+def _shown(
+    variants: Sequence[_VariantFolds], math: MathSnapshot, size: str, varying: frozenset[Symbol]
+) -> BitWitness | None:
+    """Return two sets of sizes at which an element has other bits, None where none were found."""
+    last = variants[-1].launches[0].program
+    pairs = list(islice(_pairs(last, size, varying), _MOST_PAIRS))
+    for one, other in pairs:
+        found = _other_values(math, one, other)
+        if found is not None:
+            return found
+    for one, other in pairs:
+        found = _other_trees(variants, math, one, other)
+        if found is not None:
+            return found
+    return None
+
+
+def _pairs(
+    program: kir.Program, size: str, varying: frozenset[Symbol]
+) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Yield two sets of sizes that differ in one of them, the smaller one first."""
+    equal = {n: v for n, v in equal_sizes(program).items() if Symbol(n) in varying and n != size}
+    plain = replace(program, requires=())
+    for base in small_sizes(plain, {}):
+        few = base[size]
+        for many in (few + 1, few + 2, 2 * few, 2 * few + 1, 3 * few):
+            sizes = {**base, size: many}
+            sizes |= {name: number(value, sizes) for name, value in equal.items()}
+            if 0 < few < many and fulfils(plain, sizes) and starts(plain, sizes):
+                yield base, sizes
+
+
+def _other_values(
+    math: MathSnapshot, one: Mapping[str, int], other: Mapping[str, int]
+) -> BitWitness | None:
+    """Return an output whose values differ at two sets of sizes, whatever is rounded."""
+    fusion = thaw(math)
+    both = (one, other)
+    found = []
+    for sizes, arrays in zip(both, common_data(math, fusion, both), strict=True):
+        named = {str(size) for t in fusion.inputs for size in t.sizes}
+        keywords = {s.name: sizes[s.name] for s in fusion.symbols if s.name not in named}
+        keywords |= scalar_data(fusion)
+        try:
+            with np.errstate(all="ignore"):
+                found.append(enclosures(fusion, arrays, keywords, fusion.outputs))
+        except LaunchError:  # the math asks of its data what does not hold of these
+            return None
+    for output in fusion.outputs:
+        parts = [values[output.name] for values in found]
+        shape = np.minimum(*[part.value.shape for part in parts])
+        common = tuple(map(slice, shape))
+        apart = disjoint(*[part.viewed(itemgetter(common)) for part in parts])
+        if apart.any():
+            first = int(np.flatnonzero(apart)[0])
+            place = tuple([int(n) for n in np.unravel_index(first, apart.shape)])
+            text = "its value depends on the size"
+            return BitWitness(output.name, text, sizes=(one, other), index=place)
+    return None
+
+
+def _varying(program: kir.Program, size: str) -> Iterator[str]:
+    """Yield the sizes that change with one: itself, and those that follow from it."""
+    yield size
+    for name, value in equal_sizes(program).items():
+        if mentions(value, frozenset([Symbol(size)])):
+            yield name
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _LaunchFolds:
+    """The folds of a launch.
+
+    Args:
+        folds: its folds.
+        exchanges: its collectives.
+        problems: what is not known of its stores.
+        program: the launch.
+        lines: how many lines further down its statements stand in the nest of the whole.
+    """
+
+    folds: Folds
+    exchanges: tuple[CollectiveMath, ...]
+    problems: tuple[BitWitness, ...]
+    program: kir.Program
+    lines: int
+
+    def trees(self, sizes: Mapping[str, int], table: TreeTable) -> FoldTrees:
+        """Return the trees of its folds at given sizes.
+
+        Raises:
+            TooMany, NoLaunch, Undecidable, ZeroDivisionError: they cannot be told.
+        """
+        folds = self.folds
+        facts = EnumeratedFacts(
+            folds.model, folds.math, folds.works, self.exchanges, sizes, _MOST_POINTS
+        )
+        return FoldTrees(facts, table)
+
+    def witness(self, found: OrderDependence) -> BitWitness:
+        """Return a dependence with its line in the nest."""
+        if found.node is None:
+            return BitWitness(found.tensor, found.reason)
+        line = nest_lines(self.program)[found.node]
+        text = print_nest(self.program).splitlines()[line - 1].strip()
+        return BitWitness(found.tensor, found.reason, line + self.lines, text)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _VariantFolds:
+    """A kernel, or its variant without wide accesses, launch by launch."""
+
+    launches: tuple[_LaunchFolds, ...]
+
+    def runs(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it is the variant of a launch at these sizes."""
+        return fulfils(self.launches[0].program, sizes)
+
+    @property
+    def forms(self) -> dict[str, tuple[str, ...]]:
+        """The forms of all folds, by tensor."""
+        return {name: form for part in self.launches for name, form in part.folds.forms.items()}
+
+
+def _variants(k: Any) -> tuple[_VariantFolds, ...]:
+    """Return the kernel, and its variant without wide accesses where there is one."""
+    lowered = getattr(k, "_lowered", k)
+    make = getattr(lowered, "scalar", None)
+    return tuple([_variant(n.program, n.math()) for n in (lowered, *([make()] if make else []))])
+
+
+def _variant(program: kir.Program, math: MathSnapshot) -> _VariantFolds:
+    program = without_tiles(program)
+    if len(program.launches) == 1:
+        return _VariantFolds((_launch_folds(program, math, 0),))
+    parts = single_launches(program, math)
+    return _VariantFolds(tuple([_launch_folds(p.program, p.math, p.lines) for p in parts]))
+
+
+def _launch_folds(program: kir.Program, math: MathSnapshot, lines: int) -> _LaunchFolds:
+    model = Model(program)
+    works, exchanges, problems = obligations(model, math)
+    found = [BitWitness(p.tensor, f"verify cannot tell: {p.message}") for p in problems]
+    folds = Folds(model, math, works, exchanges)
+    return _LaunchFolds(folds, tuple(exchanges), tuple(found), program, lines)
+
+
+def _other_trees(
+    variants: Sequence[_VariantFolds],
+    math: MathSnapshot,
+    one: Mapping[str, int],
+    other: Mapping[str, int],
+) -> BitWitness | None:
+    """Return an element whose terms are folded in other trees at two sets of sizes."""
+    table = TreeTable()
+    try:
+        few, many = [
+            ValueTrees(
+                math,
+                sizes,
+                [part.trees(sizes, table) for part in _launched(variants, sizes).launches],
+            )
+            for sizes in (one, other)
+        ]
+        return _parted(few, many, math, table, (one, other))
+    except (TooMany, NoLaunch, Undecidable, ZeroDivisionError):
+        return None
+
+
+def _launched(variants: Sequence[_VariantFolds], sizes: Mapping[str, int]) -> _VariantFolds:
+    """Return the variant that a launch at these sizes runs."""
+    return next((v for v in variants if v.runs(sizes)), variants[-1])
+
+
+def _parted(
+    one: ValueTrees,
+    other: ValueTrees,
+    math: MathSnapshot,
+    table: TreeTable,
+    sizes: tuple[Mapping[str, int], ...],
+) -> BitWitness | None:
+    """Return the first fold behind an element of an output whose trees differ."""
+    for output in [t for t in math.tensors if t.name in math.outputs]:
+        shape = np.minimum(one.shape(output.logical), other.shape(output.logical)).astype(int)
+        for place in islice(product(*map(_ends, shape.tolist())), _MOST_ELEMENTS):
+            trees = one.value(output, place), other.value(output, place)
+            parted = parted_sums(table, *trees) if trees[0] != trees[1] else None
+            if parted is not None:
+                sums = tuple(map(table.text, parted))
+                text = "its terms are folded in another order"
+                return BitWitness(output.name, text, sizes=sizes, index=place, sums=sums)
+    return None
+
+
+def _ends(extent: int) -> Sequence[int]:
+    """Return the places along an axis that are looked at: the first, a middle and the last ones."""
+    return sorted({n for n in (0, 1, extent // 2, extent - 1) if 0 <= n < extent})
+
+
+def scalar_data(fusion: Fusion) -> dict[str, Any]:
+    """Return the scalars of `common_data`."""
+    draw = np.random.default_rng(1)
+    return {s.name: drawn(draw, s.dtype, (), 0).item() for s in fusion.scalars}
+
+
+def common_data(
+    math: MathSnapshot, fusion: Fusion, both: Sequence[Mapping[str, int]]
+) -> list[list[npt.NDArray[Any]]]:
+    """Return arrays for the inputs at two sets of sizes, equal at the indices that both have."""
+    draw = np.random.default_rng(0)
+    found: list[list[npt.NDArray[Any]]] = [[] for _ in both]
+    for tensor in fusion.inputs:
+        shapes = [[number(s, sizes) for s in tensor.sizes] for sizes in both]
+        whole = _data(draw, math, tensor, np.max(shapes, 0, initial=0).tolist(), both)
+        for arrays, shape in zip(found, shapes, strict=True):
+            arrays.append(whole[tuple(map(slice, shape))])
+    return found
+
+
+def _data(
+    draw: np.random.Generator,
+    math: MathSnapshot,
+    tensor: TensorView,
+    shape: Sequence[int],
+    both: Sequence[Mapping[str, int]],
+) -> npt.NDArray[Any]:
+    """Return random values of an input, of the range that is declared at all these sizes."""
+    declared = [r for r in math.ranges if r.name == tensor.name]
+    if not declared:
+        return drawn(draw, tensor.dtype, shape, 0)
+    low = max([number(r.low, sizes) for r in declared for sizes in both])
+    high = min([number(r.high, sizes) for r in declared for sizes in both])
+    return draw.integers(low, max(high, low + 1), shape).astype(tensor.dtype.numpy)
+
+
+def _other_order(one: _VariantFolds, other: _VariantFolds, which: str) -> list[BitWitness]:
+    """Return the tensors that two variants fold in different orders."""
+    first, second = one.forms, other.forms
+    return [
+        BitWitness(name, f"{which} folds its terms in another order")
+        for name in first
+        if first[name] != second.get(name)
+    ]

@@ -1,0 +1,189 @@
+"""Claims of equal bits: each is held against what "c" computes, for all kernels and random ones."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import loopnest as ln
+from end_to_end.test_goldens import KERNELS
+from fuzzing import Failure
+from fuzzing.fusions import FusionWriter
+from fuzzing.program import Session
+from fuzzing.schedules import ScheduleWriter
+from helpers.batch_bits import differing, pairs
+from loopnest.errors import VerifyError
+from loopnest.proofs.bit_claims import BitClaim, batch_invariant
+
+PAGE = Path(__file__).parents[2] / "sched" / "docs" / "guide" / "same_bits.md"
+PT = ln.ParallelType
+
+
+@pytest.fixture
+def unproved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run kernels without the proof first, which other tests of the same kernels ask for."""
+    monkeypatch.delenv("LOOPNEST_VERIFY", raising=False)
+
+
+def sizes_of(k: ln.Kernel) -> list[str]:
+    return [p.name for p in k.program.params if p.kind == "size"]
+
+
+def refuted(claim: BitClaim, run: object, k: ln.Kernel, size: str, ranges: object = None) -> str:
+    """Return what the bits on "c" say against a claim; "" where they bear it out."""
+    if claim.status == "unknown":
+        return ""
+    if claim.status == "different":
+        assert claim.witness is not None
+        few, many = claim.witness.sizes
+        found = [differing(run, few, many, ranges, seed) for seed in (None, *range(8))]
+        return "" if any(found) else f"{claim}: the bits are the same"
+    variant = k.scalar or k
+    for few, many in pairs(variant.program, size, 2):
+        found = differing(run, few, many, ranges)
+        if found:
+            return f"{claim}, but at {few} and {many} {found}"
+    return ""
+
+
+def test_claims_of_all_kernels(unproved: None) -> None:
+    made = [(d, s, d.lower(s)) for d in KERNELS for s in d.schedules]
+    runs = ln.compile_many([k for _, _, k in made], "c", optimize=1)
+    wrong, seen = [], dict.fromkeys(("same", "different", "unknown"), 0)
+    rows = []
+    for (definition, schedule, k), run in zip(made, runs, strict=True):
+        claims = {size: batch_invariant(k, size) for size in sizes_of(k)}
+        for size, claim in claims.items():
+            seen[claim.status] += 1
+            text = refuted(claim, run, k, size, definition.ranges)
+            wrong += [f"{definition.label(schedule)}: {text}"] if text else []
+        cells = [
+            ", ".join(n for n, c in claims.items() if c.status == s) or "none"
+            for s in ("same", "different", "unknown")
+        ]
+        rows.append(f"| `{definition.name}` | `{schedule}` | {' | '.join(cells)} |")
+    assert wrong == []
+    assert seen == {"same": 131, "different": 82, "unknown": 12}
+    shown = re.findall(r"^\| `.*$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert shown == rows, "\n" + "\n".join(rows)
+
+
+def drawn(number: int) -> ln.Kernel | None:
+    """Return the kernel of a random fusion under a random schedule, None where it has none."""
+    rng, session = Random(number), Session(f"c{number}")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            with session.fusion:
+                FusionWriter(session, rng).write()
+            ScheduleWriter(session, rng).write()
+        return ln.lower(session.fusion)
+    except (Failure, ln.LoopnestError):
+        return None
+
+
+def test_claims_of_random_schedules(unproved: None) -> None:
+    made = {n: k for n in range(24) if (k := drawn(n)) is not None}
+    runs = ln.compile_many(list(made.values()), "c", optimize=1)
+    wrong, seen = [], set()
+    for (number, k), run in zip(made.items(), runs, strict=True):
+        for size in sizes_of(k):
+            claim = batch_invariant(k, size)
+            seen.add(claim.status)
+            with contextlib.suppress(ln.LaunchError):
+                text = refuted(claim, run, k, size)
+                wrong += [f"{number}: {text}"] if text else []
+    assert wrong == []
+    assert seen == {"same", "different", "unknown"}
+
+
+def summed(schedule: Callable[[ln.Fusion, ln.TensorView], object]) -> ln.Kernel:
+    """Return a sum of rows under a schedule."""
+    with ln.Fusion("row_sum") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=1), "y")
+    schedule(f, y)
+    return ln.lower(f)
+
+
+def chunks_of_n(f: ln.Fusion, y: ln.TensorView) -> None:
+    y.split(1, "N")
+    y.rfactor([2])
+
+
+def as_many_chunks_as_n(f: ln.Fusion, y: ln.TensorView) -> None:
+    y.split(1, "N", inner=False)
+    y.rfactor([2])
+
+
+@pytest.mark.parametrize("schedule", [chunks_of_n, as_many_chunks_as_n])
+def test_chunks_of_n_elements_differ(schedule: Callable[..., object]) -> None:
+    k = summed(schedule)
+    claim = batch_invariant(k, "N")
+    assert claim.status == "different"
+    assert claim.witness is not None
+    assert claim.witness.sums
+    assert refuted(claim, ln.compile(k, "c"), k, "N") == ""
+
+
+def test_the_witness_names_the_element_and_both_sums() -> None:
+    assert str(batch_invariant(summed(chunks_of_n), "N")) == (
+        "batch_invariant(row_sum, 'N'): different; y: its terms are folded in another order; y[0] "
+        "differs at N=3, D=5 and N=4, D=5; (((x[0, 0] + x[0, 1]) + x[0, 2]) + (x[0, 3] + "
+        "x[0, 4])), but (x[0, 4] + (((x[0, 0] + x[0, 1]) + x[0, 2]) + x[0, 3]))"
+    )
+
+
+def test_why_it_is_not_known_is_told_with_its_line() -> None:
+    with ln.Fusion("running") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        f.output(ln.cumsum(x, axis=1), "y")
+    claim = batch_invariant(ln.lower(f), "D")
+    assert not claim
+    assert str(claim) == (
+        "batch_invariant(running, 'D'): unknown; y: terms are folded by D iterations, "
+        "nest line 6 'for i1 in D:'"
+    )
+
+
+def test_atomic_updates_come_in_any_order() -> None:
+    with ln.Fusion("count") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=0), "y")
+    y.atomic()
+    claim = batch_invariant(ln.lower(f), "D")
+    assert claim.status == "unknown"
+    assert "atomic updates come in any order" in str(claim)
+
+
+def test_integers_have_the_same_bits_in_any_order() -> None:
+    with ln.Fusion("count") as f:
+        x = f.input("x", ("N", "D"), ln.int32)
+        y = f.output(ln.sum(x, axis=0), "y")
+    y.atomic()
+    assert batch_invariant(ln.lower(f), "D")
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        ("Q", "batch_invariant(row_sum, 'Q'): 'Q' is no size of it; its sizes are ['N', 'D']"),
+        (3, "batch_invariant(row_sum, 3): an int is no size; its sizes are ['N', 'D']"),
+    ],
+)
+def test_a_size_that_the_kernel_lacks(size: object, message: str) -> None:
+    with pytest.raises(VerifyError, match=f"^{re.escape(message)}$"):
+        batch_invariant(summed(lambda f, y: None), size)  # type: ignore[arg-type]
+
+
+def test_what_is_no_kernel() -> None:
+    message = (
+        "batch_invariant(3): it is no kernel that carries its math; pass what ln.lower returns"
+    )
+    with pytest.raises(VerifyError, match=f"^{re.escape(message)}$"):
+        batch_invariant(3, "N")
