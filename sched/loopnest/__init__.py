@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.numerics.error_bounds import error_bound
     from loopnest.numerics.oracle import evaluate
     from loopnest.proofs import verify
-    from loopnest.proofs.bit_claims import batch_invariant
+    from loopnest.proofs.bit_claims import batch_invariant, same_bits
     from loopnest.scalar.fragments import Fragment
     from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
     from loopnest.schedule.inlining import inline_most
@@ -170,7 +170,7 @@ _LAZY = {
         "loopnest.numerics.error_bounds": "error_bound",
         "loopnest.numerics.oracle": "evaluate",
         "loopnest.proofs": "verify",
-        "loopnest.proofs.bit_claims": "batch_invariant",
+        "loopnest.proofs.bit_claims": "batch_invariant same_bits",
         "loopnest.scalar.fragments": "Fragment",
         "loopnest.schedule.chains": "common_consumers dependency_chains use_chains",
         "loopnest.schedule.inlining": "inline_most",
@@ -375,6 +375,7 @@ __all__ = [
     "round",
     "rshift",
     "rsqrt",
+    "same_bits",
     "scan",
     "scatter",
     "scatter_add",

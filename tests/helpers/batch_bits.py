@@ -66,7 +66,7 @@ def differing(
     fusion = thaw(run.kernel._lowered.math())
     both = (few, many)
     if seed is None:
-        given = common_data(run.kernel._lowered.math(), fusion, both)
+        given = common_data(run.kernel._lowered.math(), both)
         scalars = scalar_data(fusion)
     else:
         arguments = make_arguments(fusion, many, {**(ranges or {}), **declared(fusion, both)}, seed)
@@ -85,14 +85,37 @@ def differing(
             return None  # strides by which elements share a place
         found = run(*placed, **scalars, **free)
         results.append(found if isinstance(found, tuple) else (found,))
-    for output, a, b in zip(fusion.outputs, *results, strict=True):
+    return other_bits(fusion, *results)
+
+
+def apart(
+    one: Any, other: Any, sizes: Mapping[str, int], ranges: Mapping[str, Any] | None, seed: int = 0
+) -> str | None:
+    """Return an element of which two kernels give other bits; None where all are the same."""
+    fusion = thaw(one.kernel._lowered.math())
+    arguments = make_arguments(
+        fusion, sizes, {**(ranges or {}), **declared(fusion, (sizes,))}, seed
+    )
+    results = []
+    for run in (one, other):
+        found = run(*arguments.fresh(), **arguments.keywords(fusion))
+        results.append(found if isinstance(found, tuple) else (found,))
+    return other_bits(fusion, *results)
+
+
+def other_bits(
+    fusion: ln.Fusion, one: Sequence[np.ndarray], other: Sequence[np.ndarray]
+) -> str | None:
+    """Return a common element of results that has other bits, None where all are the same."""
+    for output, a, b in zip(fusion.outputs, one, other, strict=True):
         common = tuple(map(slice, np.minimum(a.shape, b.shape)))
-        one, other = [np.ascontiguousarray(v[common]) for v in (a, b)]
-        bits = f"V{one.dtype.itemsize}"
-        apart = one.view(bits) != other.view(bits)
-        if apart.any():
-            place = np.unravel_index(int(np.flatnonzero(apart)[0]), apart.shape)
-            return f"{output.name}{list(map(int, place))} is {one[place]!r}, not {other[place]!r}"
+        first, second = [np.ascontiguousarray(v[common]) for v in (a, b)]
+        bits = f"V{first.dtype.itemsize}"
+        differs = first.view(bits) != second.view(bits)
+        if differs.any():
+            place = np.unravel_index(int(np.flatnonzero(differs)[0]), differs.shape)
+            where = f"{output.name}{list(map(int, place))}"
+            return f"{where} is {first[place]!r}, not {second[place]!r}"
     return None
 
 

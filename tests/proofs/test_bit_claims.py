@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from random import Random
 
@@ -17,9 +18,9 @@ from fuzzing import Failure
 from fuzzing.fusions import FusionWriter
 from fuzzing.program import Session
 from fuzzing.schedules import ScheduleWriter
-from helpers.batch_bits import differing, pairs
+from helpers.batch_bits import apart, differing, pairs
 from loopnest.errors import VerifyError
-from loopnest.proofs.bit_claims import BitClaim, batch_invariant
+from loopnest.proofs.bit_claims import BitClaim, batch_invariant, same_bits
 
 PAGE = Path(__file__).parents[2] / "sched" / "docs" / "guide" / "same_bits.md"
 PT = ln.ParallelType
@@ -134,8 +135,8 @@ def test_chunks_of_n_elements_differ(schedule: Callable[..., object]) -> None:
 def test_the_witness_names_the_element_and_both_sums() -> None:
     assert str(batch_invariant(summed(chunks_of_n), "N")) == (
         "batch_invariant(row_sum, 'N'): different; y: its terms are folded in another order; y[0] "
-        "differs at N=3, D=5 and N=4, D=5; (((x[0, 0] + x[0, 1]) + x[0, 2]) + (x[0, 3] + "
-        "x[0, 4])), but (x[0, 4] + (((x[0, 0] + x[0, 1]) + x[0, 2]) + x[0, 3]))"
+        "differs at N=3, D=5 and N=4, D=5; (x[0, 0] + x[0, 1] + x[0, 2]) + (x[0, 3] + x[0, 4]), "
+        "but x[0, 0] + x[0, 1] + x[0, 2] + x[0, 3] + x[0, 4]"
     )
 
 
@@ -187,3 +188,68 @@ def test_what_is_no_kernel() -> None:
     )
     with pytest.raises(VerifyError, match=f"^{re.escape(message)}$"):
         batch_invariant(3, "N")
+
+
+def test_same_bits_of_all_pairs_of_schedules(unproved: None) -> None:
+    """Each claim on two schedules of a kernel, held against the bits of both on "c"."""
+    definitions = [d for d in KERNELS if len(d.schedules) > 1]
+    made = {(d.name, s): d.lower(s) for d in definitions for s in d.schedules}
+    runs = dict(zip(made, ln.compile_many(list(made.values()), "c", optimize=1), strict=True))
+    wrong, seen = [], dict.fromkeys(("same", "different", "unknown"), 0)
+    for definition in definitions:
+        for one, other in combinations(definition.schedules, 2):
+            k1, k2 = made[definition.name, one], made[definition.name, other]
+            claim = same_bits(k1, k2)
+            seen[claim.status] += 1
+            both = runs[definition.name, one], runs[definition.name, other]
+            text = ""
+            if claim.status == "different":
+                assert claim.witness is not None
+                (sizes,) = claim.witness.sizes
+                found = [apart(*both, sizes, definition.ranges, seed) for seed in range(8)]
+                text = "" if any(found) else "the bits are the same"
+            elif claim:
+                size = sizes_of(k1)[0]
+                for _, sizes in pairs((k1.scalar or k1).program, size, 2):
+                    text = text or apart(*both, sizes, definition.ranges) or ""
+            wrong += [f"{definition.name}: {one}, {other}: {claim}: {text}"] if text else []
+    assert wrong == []
+    assert seen == {"same": 0, "different": 0, "unknown": 0}
+
+
+def test_another_tile_of_rows_has_the_same_bits() -> None:
+    one, other = summed(lambda f, y: y.split(0, 4)), summed(lambda f, y: y.split(1, 8))
+    assert same_bits(one, other)
+    assert same_bits(one, one)
+
+
+def test_a_sum_in_chunks_has_other_bits() -> None:
+    def chunked(f: ln.Fusion, y: ln.TensorView) -> None:
+        y.split(1, 2)
+        y.rfactor([2])
+
+    assert str(same_bits(summed(lambda f, y: None), summed(chunked))) == (
+        "same_bits(row_sum, row_sum): different; y: its terms are folded in another order; y[0] "
+        "differs at N=3, D=5; x[0, 0] + x[0, 1] + x[0, 2] + x[0, 3], but (x[0, 0] + x[0, 1]) + "
+        "(x[0, 2] + x[0, 3])"
+    )
+
+
+def test_kernels_of_other_results_are_not_compared() -> None:
+    with ln.Fusion("other") as f:
+        f.output(ln.exp(f.input("x", ("N", "D"), ln.float32)), "y")
+    message = (
+        "same_bits(row_sum, other): the outputs of the first are y: float32[N], of the second "
+        "y: float32[N, D]; pass kernels of the same math"
+    )
+    with pytest.raises(VerifyError, match=f"^{re.escape(message)}$"):
+        same_bits(summed(lambda f, y: None), ln.lower(f))
+
+
+def test_another_math_has_other_bits() -> None:
+    with ln.Fusion("other") as f:
+        f.output(ln.max(f.input("x", ("N", "D"), ln.float32), axis=1), "y")
+    claim = same_bits(summed(lambda f, y: None), ln.lower(f))
+    assert claim.status == "different"
+    assert claim.witness is not None
+    assert claim.witness.reason == "its math is another"

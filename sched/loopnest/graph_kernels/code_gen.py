@@ -7,7 +7,7 @@ Source: NNVM-Fusion (github.com/dmlc/nnvm-fusion: passes of these names, with th
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -22,6 +22,7 @@ from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import structural_key
 from loopnest.graph_kernels.group_math import Inplace, scheduled_by
 from loopnest.graph_kernels.kernel_groups import VIEWS
+from loopnest.proofs.bit_claims import BitClaim
 from loopnest.schedulers import Processor
 from loopnest.schedulers.processor_facts import this_processor
 
@@ -149,6 +150,34 @@ def _made(
     except LoopnestError as error:
         return str(error)
     return GroupKernel(kernel, scheduler.name, math.inputs, inplace)
+
+
+def without_sizes_in_bits(found: Generated, target: str, sizes: Sequence[str]) -> Generated:
+    """Return kernels whose bits do not depend on sizes: plain loops where a schedule's may.
+
+    Raises:
+        GraphError: those of plain loops may, too.
+    """
+    kernels = dict(found.kernels)
+    for call, made in found.kernels.items():
+        if _dependence(made.kernel, sizes) is None:
+            continue
+        math, _ = scheduled_by(body_of(call), schedule_target(target), None, made.inplace)
+        plain = ln.lower(math.fusion)
+        why = _dependence(plain, sizes)
+        if why is not None:
+            ops = ", ".join([x.op for x in body_of(call).nodes if x.op not in LEAVES])
+            hint = "leave that size out of invariant"
+            raise GraphError(f"{call}", f"the bits of its kernel ({ops}) may differ: {why}", hint)
+        kernels[call] = GroupKernel(plain, "plain", math.inputs, made.inplace)
+    return Generated(kernels, found.refused)
+
+
+def _dependence(kernel: ln.Kernel, sizes: Sequence[str]) -> BitClaim | None:
+    """Return the first claim on a kernel's sizes that does not hold."""
+    known = {p.name for p in kernel.params if p.kind == "size"}
+    claims = (ln.batch_invariant(kernel, size) for size in sizes if size in known)
+    return next((claim for claim in claims if not claim), None)
 
 
 def code_gen(graph: Graph) -> Graph:

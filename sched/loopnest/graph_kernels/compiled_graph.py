@@ -41,6 +41,7 @@ from loopnest.graph_kernels.code_gen import (
     Generated,
     compiled,
     current_target,
+    without_sizes_in_bits,
 )
 from loopnest.graph_kernels.graph_launch import launch_of
 from loopnest.graph_kernels.kernel_calls import with_kernels
@@ -70,6 +71,7 @@ def compile_graph(
     target: str = "auto",
     library: bool = True,
     state: CompiledGraph | None = None,
+    invariant: Sequence[str] = (),
     **options: Any,
 ) -> CompiledGraph:
     """Return a function of arrays that computes a graph by kernels.
@@ -89,11 +91,16 @@ def compile_graph(
             never.
         state: a compiled graph whose variables this one reads and assigns, instead of its own:
             what a step of training has learnt, a graph of scores sees, without copies.
+        invariant: sizes that the bits of no element may depend on (`loopnest.batch_invariant`):
+            rows of a small batch have the same results inside of a large one. Kernels have then
+            schedules of which that is shown, where need be the plain loops of the math; nothing is
+            left to a library.
         **options: those of `loopnest.compile` for the target.
 
     Raises:
         GraphError: it assigns a variable twice, or has an op without a kernel and `library` is
-            False, or a variable that `state` does not have.
+            False, or a variable that `state` does not have; `invariant` names no size of it, or one
+            that the bits of a kernel depend on with plain loops too.
         CompileError: as `loopnest.compile`.
     """
     require_graph(g, "compile")
@@ -101,13 +108,31 @@ def compile_graph(
     if not isinstance(library, bool):
         found = f"library is {kind_of(library)}"
         raise GraphError(f"compile({g.name})", found, "pass True or False")
+    _check_sizes(g, invariant)
+    library = library and not invariant
     named = named_target(target, f"compile({g.name}, target={short(target)})")
     chosen = current_target() if named == "auto" else named
     if state is not None:
         _check_shared(g, chosen, state)
     sized, unsized = _products(g, chosen) if library else ([], frozenset[str]())
     times = measured([_rivals(x, chosen, options) for x in sized])
-    return _compiled(g, chosen, library, options, times, state, unsized)
+    return _compiled(g, chosen, library, options, times, state, unsized, tuple(invariant))
+
+
+def _check_sizes(g: Graph, invariant: object) -> None:
+    """Check that a graph has the sizes that its bits are not to depend on.
+
+    Raises:
+        GraphError: it has not, or they are no names.
+    """
+    subject = f"compile({g.name}, invariant={invariant!r})"
+    if isinstance(invariant, str) or not isinstance(invariant, Sequence):
+        found = f"invariant is {kind_of(invariant)}"
+        raise GraphError(subject, found, 'pass a list of sizes, as ["N"]')
+    known = list(dict.fromkeys([name for node in g.nodes for name in node_sizes(node)]))
+    for name in invariant:
+        if name not in known:
+            raise GraphError(subject, f"{name!r} is no size of it", f"its sizes are {known}")
 
 
 def _check_shared(g: Graph, target: str, other: object) -> None:
@@ -142,10 +167,12 @@ def _compiled(
     times: Mapping[str, LibraryTimes],
     shared: CompiledGraph | None = None,
     unsized: frozenset[str] = frozenset(),
+    invariant: tuple[str, ...] = (),
 ) -> CompiledGraph:
     faster = {name for name, found in times.items() if not found.by_library}
     own = tuple(sorted(faster | unsized))
     graph, found = with_kernels(g, target, library, fallback=library, own=own)
+    found = without_sizes_in_bits(found, target, invariant)
     runners = compiled(found, target, options)
     return CompiledGraph(g, target, graph, found, runners, library, times, shared)
 

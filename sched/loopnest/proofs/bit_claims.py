@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
+from math import prod
 from operator import itemgetter
 from typing import Any, Literal, TypeAlias
 
@@ -31,8 +32,9 @@ from loopnest.proofs.obligations import CollectiveMath
 from loopnest.proofs.point_arrays import NoLaunch, TooMany, Undecidable, number
 from loopnest.proofs.program_model import Model, equal_sizes
 from loopnest.proofs.single_launches import single_launches
-from loopnest.proofs.size_choice import fulfils, small_sizes, starts
+from loopnest.proofs.size_choice import fulfils, points_at, small_sizes, starts
 from loopnest.proofs.value_comparison import disjoint, drawn
+from loopnest.proofs.value_forms import FormTable, ValueForms
 from loopnest.proofs.verifier import obligations, program_of
 from loopnest.scalar.expr import Symbol
 from loopnest.scalar.recursion import deep
@@ -160,32 +162,19 @@ def batch_invariant(k: Any, size: str) -> BitClaim:
             reasons += [part.witness(d) for d in part.folds.dependences(varying)]
             reasons += part.problems
     if len(variants) > 1 and any(mentions(c, varying) for _, c in program.requires):
-        one, other = variants
+        wide, plain = variants
         text = "the variant without wide accesses, which sizes choose,"
-        reasons += _other_order(one, other, text)
+        reasons += _other_order(wide, plain, text)
     if not reasons:
         return BitClaim(subject, "same")
-    shown = _shown(variants, math, size, varying)
-    if shown is not None:
-        return BitClaim(subject, "different", shown, tuple(reasons))
-    return BitClaim(subject, "unknown", reasons[0], tuple(reasons[1:]))
-
-
-def _shown(
-    variants: Sequence[_VariantFolds], math: MathSnapshot, size: str, varying: frozenset[Symbol]
-) -> BitWitness | None:
-    """Return two sets of sizes at which an element has other bits, None where none were found."""
     last = variants[-1].launches[0].program
     pairs = list(islice(_pairs(last, size, varying), _MOST_PAIRS))
-    for one, other in pairs:
-        found = _other_values(math, one, other)
-        if found is not None:
-            return found
-    for one, other in pairs:
-        found = _other_trees(variants, math, one, other)
-        if found is not None:
-            return found
-    return None
+    for trees, both in product((False, True), pairs):
+        few, many = [_SizedKernel(variants, math, sizes) for sizes in both]
+        shown = _shown(few, many, "its value depends on the size", trees=trees)
+        if shown is not None:
+            return BitClaim(subject, "different", shown, tuple(reasons))
+    return BitClaim(subject, "unknown", reasons[0], tuple(reasons[1:]))
 
 
 def _pairs(
@@ -199,37 +188,190 @@ def _pairs(
         for many in (few + 1, few + 2, 2 * few, 2 * few + 1, 3 * few):
             sizes = {**base, size: many}
             sizes |= {name: number(value, sizes) for name, value in equal.items()}
-            if 0 < few < many and fulfils(plain, sizes) and starts(plain, sizes):
+            if 0 < few < many and _is_tried(plain, base) and _is_tried(plain, sizes):
                 yield base, sizes
 
 
-def _other_values(
-    math: MathSnapshot, one: Mapping[str, int], other: Mapping[str, int]
-) -> BitWitness | None:
-    """Return an output whose values differ at two sets of sizes, whatever is rounded."""
-    fusion = thaw(math)
-    both = (one, other)
+@dataclass(frozen=True, eq=False, slots=True)
+class _SizedKernel:
+    """A kernel at given sizes."""
+
+    variants: Sequence[_VariantFolds]
+    math: MathSnapshot
+    sizes: Mapping[str, int]
+
+    def trees(self, table: TreeTable) -> ValueTrees:
+        """Return how its elements are computed, by the variant that runs.
+
+        Raises:
+            TooMany, NoLaunch, Undecidable, ZeroDivisionError: it cannot be told.
+        """
+        runs = next((v for v in self.variants if v.runs(self.sizes)), self.variants[-1])
+        parts = [part.trees(self.sizes, table) for part in runs.launches]
+        return ValueTrees(self.math, self.sizes, parts)
+
+
+def _shown(one: _SizedKernel, other: _SizedKernel, why: str, *, trees: bool) -> BitWitness | None:
+    """Return an element that has other bits, None where none was found.
+
+    Args:
+        one: a kernel at given sizes.
+        other: another one, or the same at other sizes.
+        why: what is said of values that differ, whatever is rounded.
+        trees: whether to look at the trees of folds, which takes longer, instead of the values.
+    """
+    found = _other_trees(one, other) if trees else _other_values(one, other)
+    if found is None:
+        return None
+    same = one.sizes == other.sizes
+    sizes = (one.sizes,) if same else (one.sizes, other.sizes)
+    return replace(found, reason=found.reason or why, sizes=sizes)
+
+
+def _other_values(one: _SizedKernel, other: _SizedKernel) -> BitWitness | None:
+    """Return an output whose values differ, whatever is rounded."""
+    both = (one.sizes, other.sizes)
     found = []
-    for sizes, arrays in zip(both, common_data(math, fusion, both), strict=True):
+    for kernel, arrays in zip((one, other), common_data(one.math, both), strict=True):
+        fusion = thaw(kernel.math)
         named = {str(size) for t in fusion.inputs for size in t.sizes}
-        keywords = {s.name: sizes[s.name] for s in fusion.symbols if s.name not in named}
+        keywords = {s.name: kernel.sizes[s.name] for s in fusion.symbols if s.name not in named}
         keywords |= scalar_data(fusion)
         try:
             with np.errstate(all="ignore"):
                 found.append(enclosures(fusion, arrays, keywords, fusion.outputs))
         except LaunchError:  # the math asks of its data what does not hold of these
             return None
-    for output in fusion.outputs:
-        parts = [values[output.name] for values in found]
+    for name in one.math.outputs:
+        parts = [values[name] for values in found]
         shape = np.minimum(*[part.value.shape for part in parts])
         common = tuple(map(slice, shape))
         apart = disjoint(*[part.viewed(itemgetter(common)) for part in parts])
         if apart.any():
             first = int(np.flatnonzero(apart)[0])
             place = tuple([int(n) for n in np.unravel_index(first, apart.shape)])
-            text = "its value depends on the size"
-            return BitWitness(output.name, text, sizes=(one, other), index=place)
+            return BitWitness(name, "", index=place)
     return None
+
+
+def _other_trees(one: _SizedKernel, other: _SizedKernel) -> BitWitness | None:
+    """Return an element whose terms are folded in other trees."""
+    table = TreeTable()
+    try:
+        first, second = one.trees(table), other.trees(table)
+        for name in one.math.outputs:
+            tensors = [t for k in (one, other) for t in k.math.tensors if t.name == name]
+            shapes = [v.shape(t.logical) for v, t in zip((first, second), tensors, strict=True)]
+            ends = [_ends(min(extents)) for extents in zip(*shapes, strict=True)]
+            for place in islice(product(*ends), _MOST_ELEMENTS):
+                a, b = first.value(tensors[0], place), second.value(tensors[1], place)
+                parted = parted_sums(table, a, b) if a != b else None
+                if parted is not None:
+                    sums = tuple(map(table.text, parted))
+                    text = "its terms are folded in another order"
+                    return BitWitness(name, text, index=place, sums=sums)
+    except (TooMany, NoLaunch, Undecidable, ZeroDivisionError):
+        pass
+    return None
+
+
+@deep
+def same_bits(k1: Any, k2: Any) -> BitClaim:
+    """Say whether two kernels of the same math compute the same bits, at all sizes.
+
+    Args:
+        k1: a kernel, as `loopnest.lower` returns it, that computes its math.
+        k2: another one, with the same inputs, scalars, sizes and outputs.
+
+    Returns:
+        A claim, true where each element of each output is computed by the same operations in the
+        same order. Its `.witness` is else a fold that differs, with two sums where some were found.
+
+    Raises:
+        VerifyError: no kernel, one without math, or kernels that take or give other things.
+
+    >>> import loopnest as ln
+    >>> def row_sum(factor):
+    ...     with ln.Fusion("row_sum") as f:
+    ...         x = f.input("x", ("N", "D"), ln.float32)
+    ...         y = f.output(ln.sum(x, axis=1), "y")
+    ...     y.split(0, factor)
+    ...     return ln.lower(f)
+    >>> print(ln.same_bits(row_sum(4), row_sum(8)))
+    same_bits(row_sum, row_sum): same
+
+    Source: He, "Defeating nondeterminism in LLM inference", Thinking Machines Lab, 2025.
+    """
+    (one, math), (other, other_math) = [program_of(k, "same_bits") for k in (k1, k2)]
+    subject = f"same_bits({one.name}, {other.name})"
+    for (what, first), (_, second) in zip(_interface(one), _interface(other), strict=True):
+        if first != second:
+            found = (
+                f"the {what} of the first are {first or 'none'}, of the second {second or 'none'}"
+            )
+            raise VerifyError(subject, found, "pass kernels of the same math")
+    if k1 is k2 or (print_nest(one), math) == (print_nest(other), other_math):
+        return BitClaim(subject, "same")
+    kernels = [(_variants(k), m) for k, m in ((k1, math), (k2, other_math))]
+    every = [(v, m) for variants, m in kernels for v in variants]
+    reasons = [w for v, _ in every for part in v.launches for w in part.problems]
+    if one.requires and [t for t, _ in one.requires] == [t for t, _ in other.requires]:
+        # The same sizes choose the variant of both.
+        together = [every[n :: len(kernels[0][0])] for n in range(len(kernels[0][0]))]
+    else:
+        together = [every]
+    reasons += [witness for some in together for witness in _other_forms(some)]
+    if not reasons:
+        return BitClaim(subject, "same")
+    plain = [replace(v[-1].launches[0].program, requires=()) for v, _ in kernels]
+    sets = [
+        sizes
+        for sizes in islice(small_sizes(plain[0], {}), _MOST_PAIRS)
+        if all(_is_tried(p, sizes) for p in plain)
+    ]
+    for trees, sizes in product((False, True), sets):
+        first_one, second_one = [_SizedKernel(v, m, sizes) for v, m in kernels]
+        shown = _shown(first_one, second_one, "its math is another", trees=trees)
+        if shown is not None:
+            return BitClaim(subject, "different", shown, tuple(reasons))
+    return BitClaim(subject, "unknown", reasons[0], tuple(reasons[1:]))
+
+
+def _is_tried(program: kir.Program, sizes: Mapping[str, int]) -> bool:
+    """Whether a launch at these sizes is one, and soon looked at."""
+    if not (fulfils(program, sizes) and starts(program, sizes)):
+        return False
+    arrays = [p.shape for p in program.params if p.kind in ("input", "output")]
+    elements = sum(prod([number(size, sizes) for size in shape]) for shape in arrays)
+    return elements <= _MOST_POINTS and points_at(program, sizes) <= 4 * _MOST_POINTS
+
+
+def _interface(program: kir.Program) -> Iterator[tuple[str, str]]:
+    """Yield what a kernel takes and gives, as text."""
+    for kind in ("input", "scalar", "size"):
+        found = [p for p in program.params if p.kind == kind]
+        yield f"{kind}s", ", ".join([_typed(p.name, p.dtype, p.shape) for p in found])
+    outputs = [_typed(o.name, o.buffer.dtype, o.shape) for o in program.outputs]
+    yield "outputs", ", ".join(outputs)
+
+
+def _typed(name: str, dtype: object, shape: Sequence[object]) -> str:
+    return f"{name}: {dtype}[{', '.join(map(str, shape))}]"
+
+
+def _other_forms(every: Sequence[tuple[_VariantFolds, MathSnapshot]]) -> list[BitWitness]:
+    """Return the outputs that variants of kernels may compute in other ways."""
+    table = FormTable()
+    forms = []
+    for variant, math in every:
+        works = [w for part in variant.launches for w in part.folds.works]
+        values = ValueForms(math, variant.forms, works, table)
+        forms.append({name: values.output(name) for name in math.outputs})
+    text = "its operations, or the order of its folds, were not shown to be the same"
+    apart = [n for n in forms[0] if any(found[n] != forms[0][n] for found in forms)]
+    parts = [part for variant, _ in every for part in variant.launches]
+    atomic = [part.witness(found) for part in parts for found in part.folds.atomic()]
+    return [*atomic, *[BitWitness(name, text) for name in apart]]
 
 
 def _varying(program: kir.Program, size: str) -> Iterator[str]:
@@ -318,53 +460,6 @@ def _launch_folds(program: kir.Program, math: MathSnapshot, lines: int) -> _Laun
     return _LaunchFolds(folds, tuple(exchanges), tuple(found), program, lines)
 
 
-def _other_trees(
-    variants: Sequence[_VariantFolds],
-    math: MathSnapshot,
-    one: Mapping[str, int],
-    other: Mapping[str, int],
-) -> BitWitness | None:
-    """Return an element whose terms are folded in other trees at two sets of sizes."""
-    table = TreeTable()
-    try:
-        few, many = [
-            ValueTrees(
-                math,
-                sizes,
-                [part.trees(sizes, table) for part in _launched(variants, sizes).launches],
-            )
-            for sizes in (one, other)
-        ]
-        return _parted(few, many, math, table, (one, other))
-    except (TooMany, NoLaunch, Undecidable, ZeroDivisionError):
-        return None
-
-
-def _launched(variants: Sequence[_VariantFolds], sizes: Mapping[str, int]) -> _VariantFolds:
-    """Return the variant that a launch at these sizes runs."""
-    return next((v for v in variants if v.runs(sizes)), variants[-1])
-
-
-def _parted(
-    one: ValueTrees,
-    other: ValueTrees,
-    math: MathSnapshot,
-    table: TreeTable,
-    sizes: tuple[Mapping[str, int], ...],
-) -> BitWitness | None:
-    """Return the first fold behind an element of an output whose trees differ."""
-    for output in [t for t in math.tensors if t.name in math.outputs]:
-        shape = np.minimum(one.shape(output.logical), other.shape(output.logical)).astype(int)
-        for place in islice(product(*map(_ends, shape.tolist())), _MOST_ELEMENTS):
-            trees = one.value(output, place), other.value(output, place)
-            parted = parted_sums(table, *trees) if trees[0] != trees[1] else None
-            if parted is not None:
-                sums = tuple(map(table.text, parted))
-                text = "its terms are folded in another order"
-                return BitWitness(output.name, text, sizes=sizes, index=place, sums=sums)
-    return None
-
-
 def _ends(extent: int) -> Sequence[int]:
     """Return the places along an axis that are looked at: the first, a middle and the last ones."""
     return sorted({n for n in (0, 1, extent // 2, extent - 1) if 0 <= n < extent})
@@ -377,12 +472,12 @@ def scalar_data(fusion: Fusion) -> dict[str, Any]:
 
 
 def common_data(
-    math: MathSnapshot, fusion: Fusion, both: Sequence[Mapping[str, int]]
+    math: MathSnapshot, both: Sequence[Mapping[str, int]]
 ) -> list[list[npt.NDArray[Any]]]:
     """Return arrays for the inputs at two sets of sizes, equal at the indices that both have."""
     draw = np.random.default_rng(0)
     found: list[list[npt.NDArray[Any]]] = [[] for _ in both]
-    for tensor in fusion.inputs:
+    for tensor in thaw(math).inputs:
         shapes = [[number(s, sizes) for s in tensor.sizes] for sizes in both]
         whole = _data(draw, math, tensor, np.max(shapes, 0, initial=0).tolist(), both)
         for arrays, shape in zip(found, shapes, strict=True):

@@ -201,11 +201,19 @@ class Folds:
     def dependences(self, sizes: frozenset[Symbol]) -> Iterator[OrderDependence]:
         """Yield why the bits of an element may depend on some sizes: nothing where they do not."""
         yield from self._of_math(sizes)
+        yield from self.atomic()
         for step in self.steps:
             yield from self._of_step(step, sizes)
         for exchange in self.exchanges:
             yield from self._of_exchange(exchange, sizes)
         yield from self._of_choices(sizes)
+
+    def atomic(self) -> Iterator[OrderDependence]:
+        """Yield the updates that come in any order."""
+        for step in self.steps:
+            if step.work.store.atomic:
+                text = "atomic updates come in any order"
+                yield OrderDependence(step.work.tensor.name, step.work.store, text)
 
     def _of_math(self, sizes: frozenset[Symbol]) -> Iterator[OrderDependence]:
         for tensor in self.math.tensors:
@@ -226,7 +234,6 @@ class Folds:
     def _of_step(self, step: FoldStep, sizes: frozenset[Symbol]) -> Iterator[OrderDependence]:
         name, node = step.work.tensor.name, step.work.store
         if node.atomic:
-            yield OrderDependence(name, node, "atomic updates come in any order")
             return
         for point in step.points:
             strange = [
@@ -441,7 +448,7 @@ def _is_radix(place: Expr, inner: Sequence[Index], grown: Sequence[Index]) -> bo
 def constant(value: Expr) -> int | None:
     """Return the number that an expression of literals is, None of any other."""
     match value:
-        case Const():
+        case Const() if not value.dtype.is_float:
             return int(value.value)
         case Op() if value.op in OPERATIONS:
             parts = [constant(arg) for arg in value.args]

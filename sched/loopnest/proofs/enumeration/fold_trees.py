@@ -109,17 +109,29 @@ class TreeTable:
             case "number" | "leaf":
                 yield f"{node[-1] if node[0] == 'number' else node[1]}"
             case "join" if node[1] == "sum":
-                yield "("
-                for n, part in enumerate(self.below(node)):
+                for n, part in enumerate(self._chain(tree)):
                     yield " + " if n else ""
+                    inner = self.nodes[part][0] == "join"
+                    yield "(" if inner else ""
                     yield from self._pieces(part)
-                yield ")"
+                    yield ")" if inner else ""
             case _:
                 yield f"{node[0] if node[0] == 'exchange' else node[1]}("
                 for n, part in enumerate(self.below(node)):
                     yield ", " if n else ""
                     yield from self._pieces(part)
                 yield ")"
+
+    def _chain(self, tree: int) -> list[int]:
+        """Return what a sum adds one after another, from its first term on."""
+        found: list[int] = []
+        while True:
+            parts = self.below(self.nodes[tree])
+            inner = [n for n in parts if self.nodes[n][0] == "join"]
+            if len(inner) != 1:
+                return [*parts, *reversed(found)]
+            (tree,) = inner
+            found += [n for n in parts if n != tree]
 
     @staticmethod
     def below(node: Node) -> tuple[int, ...]:
@@ -301,22 +313,26 @@ class ValueTrees:
         known: dict[int, int] = {EMPTY: EMPTY}
         reducer = reducer_of(tensor).name
 
-        def visit(number: int) -> int:
-            if number not in known:
-                node = self.table.nodes[number]
-                match node[0]:
-                    case "term":
-                        assert isinstance(node[2], tuple)
-                        known[number] = self._template(tensor, node[2])
-                    case "join":
-                        a, b = [visit(n) for n in self.table.below(node)]
-                        known[number] = self.table.join(a, b, reducer in _COMMUTING, reducer)
-                    case _:
-                        parts = [visit(n) for n in self.table.below(node)]
-                        known[number] = self.table.number((*node[:4], *parts))
-            return known[number]
-
-        found = visit(tree)
+        stack = [tree]  # no recursion: a chain of sums is as deep as it is long
+        while stack:
+            number = stack[-1]
+            node = self.table.nodes[number]
+            waiting = [n for n in self.table.below(node) if n not in known]
+            stack += reversed(waiting)
+            if waiting:
+                continue
+            stack.pop()
+            parts = [known[n] for n in self.table.below(node)]
+            match node[0]:
+                case "term":
+                    assert isinstance(node[2], tuple)
+                    known[number] = self._template(tensor, node[2])
+                case "join":
+                    a, b = parts
+                    known[number] = self.table.join(a, b, reducer in _COMMUTING, reducer)
+                case "exchange":
+                    known[number] = self.table.number((*node[:4], *parts))
+        found = known[tree]
         if is_rounding(tensor):
             return found
         # Any order gives one number, but for the sign of a zero: this is no tree that may differ.
