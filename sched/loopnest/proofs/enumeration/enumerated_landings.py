@@ -5,7 +5,7 @@ A copy lands at the first Wait(n) behind the n + 1 Commits of its thread that fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -22,13 +22,16 @@ class EnumeratedLandings:
     Args:
         model: the program.
         space: its points.
+        without: waits that do not count.
     """
 
-    def __init__(self, model: Model, space: Enumeration) -> None:
+    def __init__(
+        self, model: Model, space: Enumeration, without: Collection[kir.Stmt] = ()
+    ) -> None:
         self.space = space
         self.commits = self._keys(model.commits)
         self.waits: dict[int, list[Site]] = {}
-        for site in model.waits:
+        for site in [s for s in model.waits if s.node not in without]:
             assert isinstance(site.node, kir.Wait)
             self.waits.setdefault(site.node.pending, []).append(site)
 

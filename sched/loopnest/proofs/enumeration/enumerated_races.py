@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -27,7 +28,7 @@ class EnumeratedRaces:
 
     Args:
         table: the accesses.
-        without: barriers that do not count.
+        without: barriers and waits that do not count, atomic stores that are plain ones.
         narrow: barriers that order no more than each warp.
     """
 
@@ -43,8 +44,8 @@ class EnumeratedRaces:
             for s in self.model.syncs
             if not isinstance(s.node, kir.Shuffle) and s.node not in without
         ]
-        self.narrow = narrow
-        self.landings = EnumeratedLandings(self.model, self.space)
+        self.without, self.narrow = without, narrow
+        self.landings = EnumeratedLandings(self.model, self.space, without)
         self._times: dict[str, Array] = {}
 
     def findings(self) -> Iterator[Finding]:
@@ -67,7 +68,10 @@ class EnumeratedRaces:
                 continue
             group = [buffer, *self.model.aliases(buffer)]
             done.update(group)
-            accesses = self.model.accesses_to(group)
+            accesses = [
+                replace(a, atomic=False) if a.site.node in self.without else a
+                for a in self.model.accesses_to(group)
+            ]
             if any(a.writes for a in accesses):
                 marks = [self.table.marks(a) for a in accesses]
                 yield from self._space(group, [m for m in marks if m.points.count])
