@@ -155,13 +155,9 @@ def _orders(node: kir.Stmt) -> bool:
 
 
 def _noun(node: kir.Stmt) -> str:
-    match node:
-        case kir.Barrier():
-            return f"the barrier of the {node.scope}"
-        case kir.Wait():
-            return "the wait for copies"
-        case _:
-            return "the atomic store"
+    if isinstance(node, kir.Barrier):
+        return f"the barrier of the {node.scope}"
+    return "the wait for copies" if isinstance(node, kir.Wait) else "the atomic store"
 
 
 def wide_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:

@@ -284,9 +284,7 @@ def _failure_lines(checked: Checked, file: str) -> Iterator[str]:
         yield f"wrong {run}"
     if checked.cost:
         yield checked.cost
-    for size, claim in checked.claims.items():
-        if not claim:
-            yield f"whether bits depend on {size}: {claim.status}; {claim.witness}"
+    yield from _claim_lines(checked)
     if checked.unprinted:
         yield checked.unprinted
     if checked.diagnosis is not None and checked.diagnosis.tensor:
@@ -294,6 +292,11 @@ def _failure_lines(checked: Checked, file: str) -> Iterator[str]:
         yield from [f"  {line}" for line in diagnosis_lines(checked.diagnosis)]
     elif checked.diagnosis is not None and checked.diagnosis.ok:
         yield "every tensor of the nest has the values of the math, run by the interpreter"
+
+
+def _claim_lines(checked: Checked) -> list[str]:
+    texts = {size: f"{c.status}; {c.witness}" for size, c in checked.claims.items() if not c}
+    return [f"whether bits depend on {size}: {text}" for size, text in texts.items()]
 
 
 def _notes(checked: Checked | None) -> Iterator[str]:
