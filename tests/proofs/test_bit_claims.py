@@ -11,13 +11,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from fuzzing.program import Session
+from fuzzing.schedules import ScheduleWriter
 
 import loopnest as ln
 from end_to_end.test_goldens import KERNELS
 from fuzzing import Failure
 from fuzzing.fusions import FusionWriter
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
 from helpers.batch_bits import apart, differing, pairs
 from kernels.adam import adam
 from kernels.bias_gelu import bias_gelu
