@@ -137,9 +137,10 @@ class Canvas:
         length = width_of(text) * share
         self._reach(*((x + 4, y + length) if turned else (x + length, y + 4)))
 
-    def path(self, path: str, kind: str = "link") -> None:
-        """Draw a line by the commands of an SVG path, within what other shapes take."""
-        self._parts.append(f'<path d="{path}" class="{kind}"/>')
+    def path(self, path: str, kind: str = "link", color: str = "") -> None:
+        """Draw lines by the commands of an SVG path, within what other shapes take."""
+        look = (f' class="{kind}"' if kind else "") + (f' fill="{color}"' if color else "")
+        self._parts.append(f'<path d="{path}"{look}/>')
 
     def _reach(self, x: float, y: float) -> None:
         self.width, self.height = max(self.width, x), max(self.height, y)

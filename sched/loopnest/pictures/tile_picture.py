@@ -255,6 +255,8 @@ class _Panel:
             below = y + row * _CELL_HEIGHT
             self.canvas.text(_LEFT - 6, below + 14, self.grid.name(top + row), "quiet", "end")
             self._row(row, below)
+        if self.is_shared:
+            self._strips(y)
         y += height * _CELL_HEIGHT
         if self.whole != (height, width):
             rows, columns = self.whole
@@ -278,17 +280,19 @@ class _Panel:
         hint = self._hint(row, start, end, thread, ways)
         hot = self.is_shared and ways > 1
         self.canvas.box(x, y, width, _CELL_HEIGHT - 1, "hot" if hot else "cell", hint, color, 0)
-        if self.is_shared:
-            self._banks(row, start, end, y)
         text = str(thread)
         if width_of(text) < width:
             self.canvas.text(x + width / 2, y + 13, text, "ink", "middle")
 
-    def _banks(self, row: int, start: int, end: int, y: float) -> None:
-        """Draw a strip in the colour of its bank below each element."""
-        for column in range(start, end):
-            x, color = _LEFT + column * _CELL_WIDTH, _BANK_COLORS[int(self.banks[row, column])]
-            self.canvas.box(x, y + _CELL_HEIGHT - 5, _CELL_WIDTH - 1, 4, "", "", color, 0)
+    def _strips(self, y: float) -> None:
+        """Draw a strip in the colour of its bank below each element of rows from a height on."""
+        width = _CELL_WIDTH - 1
+        for bank in np.unique(self.banks[self.banks >= 0]).tolist():
+            parts = []
+            for row, column in np.argwhere(self.banks == bank).tolist():
+                x, top = _LEFT + column * _CELL_WIDTH, y + (row + 1) * _CELL_HEIGHT - 5
+                parts.append(f"M{x} {top:g}h{width}v4h-{width}z")
+            self.canvas.path("".join(parts), "", _BANK_COLORS[bank])
 
     def _hint(self, row: int, start: int, end: int, thread: int, ways: int) -> str:
         along = along_dimensions(np.array([thread]), self.block[0], self.block[1])

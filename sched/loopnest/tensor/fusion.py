@@ -120,9 +120,11 @@ class Fusion:
         return f"<Fusion {self.name}: {len(self._tensors)} tensors>"
 
     def _repr_html_(self) -> str:
+        from loopnest.tensor.ops.math_text import math_text
+
         computed = [tensor for tensor in self._tensors if tensor.definition is not None]
         pictures = "".join([f"<div>{tensor.picture()}</div>" for tensor in computed])
-        return f"<pre>{escape(self.print_math())}</pre>{pictures}"
+        return f"<pre>{escape(math_text(self))}</pre>{pictures}"
 
     def __getitem__(self, name: str) -> TensorView:
         for tensor in self._tensors:

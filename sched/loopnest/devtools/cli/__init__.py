@@ -1,4 +1,4 @@
-"""The command line: ``loopnest list|dump|run|bench|profile|explain|fuzz|check|machine``.
+"""The command line: ``loopnest list|dump|run|bench|profile|explain|report|fuzz|check|machine``.
 
 `main` serves kernel files, too: run by one (``if __name__ == "__main__": ln.main()``) it works on
 the kernels of that file. A mistake of the user's ends in one sentence, or in the part of the
@@ -33,6 +33,7 @@ from loopnest.devtools.cli.kernel_commands import (
 )
 from loopnest.devtools.cli.machine_command import show_machine
 from loopnest.devtools.cli.profile_command import profile
+from loopnest.devtools.cli.report_command import report
 from loopnest.devtools.cli.tune_command import tune_schedule
 from loopnest.devtools.cli_spec import CliError, Source, sentence_of
 from loopnest.devtools.kernel_def import kernels_of
@@ -128,6 +129,12 @@ def _options(*names: str) -> Callable[[Command], Command]:
             "--device", default="H100", show_default=True,
             help="GPU that occupancy and bounds of time are for.",
         ),
+        "output": click.option(
+            "-o", "--output", metavar="PAGE", help="Where to write it [KERNEL_SCHEDULE.html]."
+        ),
+        "beside": click.option(
+            "--beside", metavar="SCHEDULE", help="Another schedule, to show next to it."
+        ),
         "seed": click.option(
             "--seed", default=0, type=click.IntRange(min=0), show_default=True,
             help="Of the made arrays.",
@@ -197,6 +204,7 @@ def _examples(prog: str, script: bool) -> str:
         (f"profile{file} -D N=8192", "bytes, conflicts, registers, bounds of the time"),
         (f"explain{file}{colon}softmax@gpu e", "why a tensor came out so, what changes it"),
         (f"fuzz{file}{colon}softmax --time 5m", "random schedules of the math, judged"),
+        (f"report{file} -o softmax.html", "a page to look at"),
         (f"check{file}", "prove it, run it with every access checked"),
         (f"tune{file}{colon}softmax@cpu", "find the fastest parameters on this machine"),
     ]
@@ -259,6 +267,7 @@ def command_line(script: bool, prog: str) -> click.Group:
     add("run", run, "target", "seed", *common)
     add("bench", bench, "target", "seed", *common)
     add("profile", profile, "device", "json", *common)
+    add("report", report, "output", "beside", "device", *common)
     group.add_command(_explain_command(spec))
     add("fuzz", fuzz, "seed", "count", "time", "verify", "json", *common)
     add("tune", tune_schedule, "target", "budget", "defaults", "json_text", "define")

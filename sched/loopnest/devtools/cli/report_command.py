@@ -1,0 +1,48 @@
+"""``loopnest report``: one page of HTML about a kernel, or about two of its schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from loopnest.devtools.cli.console_output import patience
+from loopnest.devtools.cli_spec import CliError, Source, choose
+
+
+def report(
+    source: Source,
+    spec: str,
+    output: str | None,
+    beside: str | None,
+    device: str,
+    define: Sequence[str],
+    param: Sequence[str],
+) -> None:
+    """Write a page about a kernel: math, axes, nest, tiles, passes, code, costs, reasons, proof.
+
+    The page is one file that needs no network: open it in a browser. With --beside it shows another
+    schedule of the same kernel next to it. Counts and tiles are those of the sizes of the kernel.
+    """
+    from loopnest.devtools.kernel_report import Subject, report_page
+    from loopnest.facade import lower
+
+    subjects = []
+    kernel_spec = spec.rsplit("@", 1)[0]
+    for one in [spec] if beside is None else [spec, f"{kernel_spec}@{beside}"]:
+        choice = choose(source, one, "cuda", define, param)
+        fusion = choice.fusion()
+        sizes = choice.sizes(fusion)
+        with patience(f"lowering {choice.label}"):
+            kernel = lower(fusion)
+        subjects.append(Subject(choice.label, fusion, kernel, sizes, device))
+    label = " and ".join([subject.label for subject in subjects])
+    with patience(f"writing about {label}"):
+        page = report_page(tuple(subjects))
+    path = Path(output or f"{subjects[0].label.replace('@', '_')}.html")
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"{path}: it cannot be written: {error.strerror}") from None
+    click.echo(f"{path}: {len(page) / 1e6:.1f} MB about {label}")
