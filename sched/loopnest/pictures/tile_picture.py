@@ -153,8 +153,11 @@ def draw_tile(program: kir.Program, sizes: Mapping[str, int], buffer: Buffer) ->
     canvas.text(12, 20 + LINE, f"{told}; {at}" if at else told, "quiet")
     y = 20 + 2.5 * LINE
     block = tuple([launch.get(dim, 1) for dim in BLOCK_DIMENSIONS])
+    drawn: dict[tuple[bytes, ...], str] = {}
     for touched in touched_by(program, sizes, buffer):
-        y = _Panel(canvas, grid, touched, block).draw(y) + LINE
+        panel = _Panel(canvas, grid, touched, block)
+        key = tuple([a.tobytes() for a in (panel.threads, panel.ways, panel.banks)])
+        y = panel.draw(y, drawn.setdefault(key, touched.access)) + LINE
     pipeline = pipeline_of(program, buffer, sizes)
     if pipeline is not None:
         draw_stages(canvas, pipeline, y + 4)
@@ -233,8 +236,8 @@ class _Panel:
         size = grid.buffer.dtype.size
         self.banks[at] = touched.element[shown] * size // WORD % BANKS
 
-    def draw(self, y: float) -> float:
-        """Draw from a height on; return where it ends."""
+    def draw(self, y: float, alike: str) -> float:
+        """Draw from a height on, unless it looks like another access; return where it ends."""
         touched = self.touched
         head = f"{touched.access} {'stored' if touched.writes else 'read'}"
         if self.is_shared and touched.worst > 1:
@@ -244,6 +247,9 @@ class _Panel:
         self.canvas.text(12, y, head, "loud")
         if not touched.element.size:
             self.canvas.text(12, y + LINE, "nobody does in these iterations", "quiet")
+            return y + LINE
+        if alike != touched.access:
+            self.canvas.text(12, y + LINE, f"by the same threads as {alike}", "quiet")
             return y + LINE
         top, left = self.corner
         height, width = self.threads.shape
