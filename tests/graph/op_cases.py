@@ -226,6 +226,19 @@ STRUCTURE = [
         lambda x, i: np.take(x, i, 1),
         lambda x, i: G.take(x, i, 1),
     ),
+    case("argsort", normal((4, 70)), lambda x: np.argsort(x, 1, kind="stable")),
+    case(
+        "argsort",
+        integers((3, 5), low=0, high=3),
+        lambda x: np.argsort(-x, 0, kind="stable"),
+        lambda x: G.argsort(x, 0, descending=True),
+        "falling",
+    ),
+    case(
+        "searchsorted",
+        lambda r: [np.sort(r.standard_normal(9)), r.standard_normal((4, 3))],
+        lambda x, v: np.searchsorted(x, v),
+    ),
     case(
         "index_add",
         both(normal((4, 3)), integers((5,), low=0, high=4, dtype="int32"), normal((5, 3))),

@@ -203,6 +203,14 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
         (X, 0, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4), "sum"),
         (X, 1, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4), "amax"),
     ],
+    "bucketize.Tensor": [(X, torch.tensor([-1.0, 0.0, 0.5])), (X, torch.tensor([0, 1]))],
+    "searchsorted.Tensor": [
+        (torch.tensor([-1.0, 0.0, 0.5]), X),
+        (X.sort(1).values, some(3, 2)),
+    ],
+    "sort.default": [(X,), (X, 0, True), (whole(3, 4), -1)],
+    "sort.stable": [(whole(3, 4),)],
+    "topk.default": [(X, 2), (X, 2, 0), (X, 3, 1, False)],
     "scatter.src": [
         (X, 1, ROWS, some(3, 1)),
         (X, 0, torch.tensor([[2, 0, 1], [0, 2, 0]]), some(3, 4)),
@@ -257,6 +265,7 @@ BY_NAME: dict[str, list[Any]] = {
     "approximate": ["tanh"],
     "beta": [0, 2],
     "correction": [0, 1],
+    "descending": [True],
     "device": [torch.device("cpu")],
     "dilation": [[2]],
     "dim": [0, -1],
@@ -296,6 +305,15 @@ OWN: dict[str, dict[str, list[Any]]] = {
     "cumprod.default": {"dtype": [torch.float64, torch.int64]},
     "hardtanh.default": {"min_val": [-2, -1], "max_val": [2, 1]},
     "leaky_relu.default": {"negative_slope": [0.2, 0]},
+    "bucketize.Tensor": {"out_int32": [True], "right": [True]},
+    "searchsorted.Tensor": {
+        "out_int32": [True],
+        "right": [True],
+        "side": ["left", "right"],
+        "sorter": [torch.tensor([0, 1, 2])],
+    },
+    "sort.stable": {"stable": [True]},
+    "topk.default": {"largest": [False], "sorted": []},  # in no order
     "linalg_vector_norm.default": {"dtype": [torch.float64]},
     "mean.default": {"dtype": [torch.float64]},
     "mean.dim": {"dtype": [torch.float64]},

@@ -83,6 +83,17 @@ def _place(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     return function(as_tensor(operands[0], node), axis, node.attrs["keepdims"])
 
 
+@register_attr("argsort", "lower")
+def _order(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    return ln.argsort(as_tensor(operands[0], node), node.attrs["axis"], node.attrs["descending"])
+
+
+@register_attr("searchsorted", "lower")
+def _search(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    sorted_, values = [as_tensor(operand, node) for operand in operands]
+    return ln.searchsorted(sorted_, values, node.attrs["side"])
+
+
 @register_attr("take", "lower")
 def _take(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     x, indices = as_tensor(operands[0], node), _indices(operands[1], node)

@@ -87,7 +87,6 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("window", "cuda", window_loops.accepts, window_loops.for_threads, True),
     Scheduler("scan", "cuda", scan_loops.accepts, scan_loops.for_threads),
 ]
-_OWN = tuple(_SCHEDULERS)
 _ANSWERS: OrderedDict[_Key, Scheduler | None] = OrderedDict()
 _LOCK = Lock()
 
@@ -265,6 +264,13 @@ _STAGES = {
 }
 """What `auto_schedule` takes where none accepts. It is none of `schedulers`: groups of a graph are
 made of what those accept, and this one accepts everything."""
+
+
+_SCHEDULERS += [
+    replace(_STAGES[target], name="sort_stages", accepts=sort_loops.accepts_whole)
+    for target in TARGETS
+]
+_OWN = tuple(_SCHEDULERS)
 
 
 def structure(fusion: ln.Fusion) -> Hashable:

@@ -17,6 +17,11 @@ from loopnest.schedulers.processor_facts import Processor
 PASS, PLACE = "sort_pass", "digit_place"
 """The operations that a stage ends in: elements at their places, or the places alone."""
 
+FOLDS = frozenset(
+    [PASS, PLACE, "digit_rank", "digit_start", "digit_count", "rank", "order"]
+)  # fmt: skip
+"""All that a sort folds."""
+
 THREADS = 64
 """Threads of a block, each with a row and the counts of its digits."""
 
@@ -28,6 +33,20 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     chain = _chain(fusion)
     others = upstream(fusion.outputs) - {*chain, *fusion.inputs}
     return len(chain) > 1 and all(map(_is_made_for_one, others))
+
+
+def accepts_whole(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether it is the order of what is made element by element: all passes of it."""
+    if len(fusion.outputs) != 1 or fusion.inplace:
+        return False
+    (found,) = fusion.outputs
+    own = upstream(fusion.outputs)
+    while found.definition is not None and found.definition.is_copy:
+        (found,) = found.producers
+    made = [t.definition for t in own if t.definition is not None]
+    folds = {d.op for d in made if d.reducer is not None}
+    whole = found.definition is not None and found.definition.op == "argsort"
+    return whole and any(d.op == "ordinals" for d in made) and folds <= FOLDS
 
 
 def _is_made_for_one(tensor: ln.TensorView) -> bool:

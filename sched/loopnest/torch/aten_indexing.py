@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import loopnest.graph as G
 from loopnest.graph.dimensions import Dim, product
 from loopnest.graph.node import Node
-from loopnest.scalar.dtypes import int32, int64
+from loopnest.scalar.dtypes import int32, int64, meet
 from loopnest.torch.aten_table import Call, as_node, ordered, translates
 from loopnest.torch.symbolic_sizes import NotTranslated
 
@@ -193,6 +193,52 @@ def _gather(call: Call) -> Node:
     places = G.reshape(G.iota(x.shape[axis], 0, 1, int64), shape)
     own = G.where(G.eq(places, as_node(indices, int64)), x, as_node(0, x.dtype))
     return as_node(G.sum(own, axis, keepdims=True), x.dtype)
+
+
+@translates("sort.default", "sort.stable")
+def _sort(call: Call) -> tuple[Node, Node]:
+    return _sorted(call[0], call["dim"], call["descending"], None)
+
+
+@translates("topk.default")
+def _topk(call: Call) -> tuple[Node, Node]:
+    return _sorted(call[0], call["dim"], call["largest"], call["k"])
+
+
+def _sorted(x: Node, dim: int, descending: bool, count: Dim | None) -> tuple[Node, Node]:
+    """Return the first elements in their order along an axis, all if None, and their places."""
+    if not x.ndim:
+        return x, G.full((), 0, int64)
+    if x.dtype.is_bool:
+        raise NotTranslated("of bools")
+    axis = dim % x.ndim
+    places = G.argsort(x, axis, descending)
+    if count is not None:
+        ends = [count if n == axis else extent for n, extent in enumerate(x.shape)]
+        places = G.slice(places, [0] * x.ndim, ends)
+    return G.take(G.reshape(x, (x.tensor_type.size,)), along_axis(x, axis, places), 0), places
+
+
+@translates("searchsorted.Tensor")
+def _searchsorted(call: Call) -> Node:
+    if call.get("sorter") is not None:
+        raise NotTranslated("of what a sorter orders")
+    return _searched(
+        call, call[0], call[1], call.get("right", False) or call.get("side") == "right"
+    )
+
+
+@translates("bucketize.Tensor")
+def _bucketize(call: Call) -> Node:
+    return _searched(call, call[1], call[0], call.get("right", False))
+
+
+def _searched(call: Call, sorted_: Node, values: Node, right: bool) -> Node:
+    kind = meet((sorted_.dtype, values.dtype))
+    found = G.searchsorted(
+        as_node(sorted_, kind), as_node(values, kind), "right" if right else "left"
+    )
+    return as_node(found, int32 if call.get("out_int32", False) else int64)
 
 
 @translates("scatter_add.default", "scatter_reduce.two")

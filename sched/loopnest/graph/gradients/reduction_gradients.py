@@ -95,4 +95,4 @@ def _turned(x: Node) -> Node:
 
 
 not_differentiable(("any", "all"), "its value is bool")
-not_differentiable(("argmax", "argmin"), "its value is an integer")
+not_differentiable(("argmax", "argmin", "argsort", "searchsorted"), "its value is an integer")

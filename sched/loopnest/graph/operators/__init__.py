@@ -18,7 +18,7 @@ from loopnest.graph.operators.creation import (
     zeros,
     zeros_like,
 )
-from loopnest.graph.operators.indexing_ops import index_add, put, take
+from loopnest.graph.operators.indexing_ops import argsort, index_add, put, searchsorted, take
 from loopnest.graph.operators.matmul_op import matmul
 from loopnest.graph.operators.movement_ops import (
     broadcast_to,
@@ -122,6 +122,7 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
+    "argsort",
     "avg_pool2d",
     "avg_pool2d_backward",
     "batch_norm",
@@ -200,6 +201,7 @@ __all__ = [
     "round",
     "rshift",
     "rsqrt",
+    "searchsorted",
     "sigmoid",
     "silu",
     "sin",

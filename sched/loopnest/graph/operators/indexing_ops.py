@@ -1,4 +1,7 @@
-"""Ops whose places are data: take, index_add, which puts back what it took, and put."""
+"""Ops whose places are data (take, index_add, which puts back what it took, put), or find places.
+
+These are argsort and searchsorted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from loopnest.graph.operators.movement_ops import reshape
 from loopnest.graph.operators.node_operands import meet, require_node, tensors
 from loopnest.graph.operators.reduction_ops import normalized_axes
 from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
-from loopnest.scalar.dtypes import ARITHMETIC, INTEGERS, DType
+from loopnest.scalar.dtypes import ARITHMETIC, INTEGERS, DType, int64
 
 
 @takes_arguments
@@ -83,6 +86,55 @@ def put(x: Operand, indices: Operand, values: Operand) -> Node:
     return reshape(call("put", flat), operands[0].shape)
 
 
+@takes_arguments
+def argsort(x: Operand, axis: int = -1, descending: bool = False) -> Node:
+    """Return where the elements of x in their order along `axis` stand, as int64.
+
+    A NaN counts as the largest. Of equal elements the first comes first, also where `descending`.
+
+    >>> import loopnest.graph as G
+    >>> print(*G.evaluate(G.Graph([], [G.argsort(G.const([3, 0, 3, 2]))])))
+    [1 3 0 2]
+
+    Args:
+        x: of any shape with an axis; no bools.
+        axis: an axis, negative from the end.
+        descending: whether the largest comes first.
+
+    Raises:
+        GraphError: an axis out of range, or bools.
+
+    Source: numpy.argsort, with kind="stable".
+    """
+    node = require_node("argsort", x)
+    (place,) = normalized_axes("argsort", node, axis)
+    return call("argsort", (node,), {"axis": place, "descending": bool(descending)})
+
+
+@takes_arguments
+def searchsorted(sorted: Operand, values: Operand, side: str = "left") -> Node:
+    """Return before which element of `sorted` each of `values` stands in the order, as int64.
+
+    >>> import loopnest.graph as G
+    >>> found = G.searchsorted(G.const([1, 2, 2, 3]), G.const([2, 9]), "right")
+    >>> print(*G.evaluate(G.Graph([], [found])))
+    [3 4]
+
+    Args:
+        sorted: the elements in their order along the last axis: of one axis, or of the axes of
+            `values`, and of their extents but for the last.
+        values: of the type of `sorted`.
+        side: "left", or "right": equal elements stand in front, too.
+
+    Raises:
+        GraphError: types or shapes that do not fit, or another side.
+
+    Source: numpy.searchsorted; torch.searchsorted, of rows.
+    """
+    operands = [require_node("searchsorted", operand) for operand in (sorted, values)]
+    return call("searchsorted", operands, {"side": side})
+
+
 def _check_indices(dtype: DType) -> None:
     if dtype not in INTEGERS:
         raise Refused(f"the indices are {dtype}", "use integers")
@@ -122,6 +174,26 @@ def _infer_put(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return x
 
 
+def _infer_order(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    (x,) = tensors(types)
+    if x.dtype.is_bool:
+        raise Refused(f"the operand is {x}", "sort numbers; cast it")
+    return TensorType(x.shape, int64)
+
+
+def _infer_search(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    sorted_, values = tensors(types)
+    found = f"the sorted elements are {sorted_}, the values are {values}"
+    if sorted_.dtype is not values.dtype:
+        raise Refused(found, "both have one type")
+    rows = len(sorted_.shape) - 1
+    if rows < 0 or (rows and sorted_.shape[:-1] != values.shape[:-1]):
+        raise Refused(found, "what is sorted has one axis, or those of the values but for the last")
+    if attrs["side"] not in ("left", "right"):
+        raise Refused(f"side is {attrs['side']!r}", 'use "left" or "right"')
+    return TensorType(values.shape, int64)
+
+
 def _check_range(indices: Any, extent: int) -> None:
     outside = (indices < 0) | (indices >= extent)
     if outside.any():
@@ -149,6 +221,40 @@ def _put(node: Node, x: Any, indices: Any, values: Any) -> Any:
     return result
 
 
+def _order(node: Node, x: Any) -> Any:
+    axis = node.attrs["axis"]
+    if not node.attrs["descending"]:
+        return np.argsort(x, axis, kind="stable")
+    last = x.shape[axis] - 1
+    return np.flip(last - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+
+
+def _search(node: Node, sorted_: Any, values: Any) -> Any:
+    side = node.attrs["side"]
+    if sorted_.ndim == 1:
+        return np.asarray(np.searchsorted(sorted_, values, side), np.int64)
+    result = np.empty(values.shape, np.int64)
+    for row in np.ndindex(*values.shape[:-1]):
+        result[row] = np.searchsorted(sorted_[row], values[row], side)
+    return result
+
+
+register_op(
+    "argsort",
+    infer=_infer_order,
+    evaluate=_order,
+    arity=1,
+    params=("axis", "descending"),
+    pattern=Pattern.OPAQUE,
+)
+register_op(
+    "searchsorted",
+    infer=_infer_search,
+    evaluate=_search,
+    arity=2,
+    params=("side",),
+    pattern=Pattern.OPAQUE,
+)
 register_op("put", infer=_infer_put, evaluate=_put, arity=3, pattern=Pattern.OPAQUE)
 for _name, _infer, _evaluate, _arity in (
     ("take", _infer_take, _take, 2),
