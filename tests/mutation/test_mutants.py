@@ -144,6 +144,25 @@ def test_tiles_and_what_they_read_in_flight(kind: str, text: str, rule: str) -> 
         assert bool(judged.fault) or not judged.rules
 
 
+def test_moves_of_matrices_that_are_none() -> None:
+    """Each is refuted but one: behind the barriers of another tile ordinary loads do as well."""
+    found = subject("product@moved")
+    of_tiles = [
+        mutant
+        for mutant in mutants_of(found)
+        if mutant.node is not None
+        and isinstance(mutant.node, (kir.Tile, kir.Store))
+        and (mutant.kind == "tile" or mutant.text.startswith("claim of tile"))
+    ]
+    assert len(of_tiles) > 50
+    proved = [
+        mutant.text
+        for mutant in of_tiles
+        if verify_program(mutant.program, found.math).status != "refuted"
+    ]
+    assert proved == ["the body without a tile"]
+
+
 def test_swizzles_that_are_no_permutation_are_wrong() -> None:
     """The machine follows swizzles. Nothing that loses elements is proved, or goes past one."""
     with ln.Fusion("turned") as f:

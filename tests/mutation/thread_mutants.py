@@ -199,7 +199,7 @@ def of_tile(program: Program, node: Tile) -> Iterator[Mutant]:
         text = f"tile only where {name} is 0"
         yield Mutant("tile", text, replaced(program, node, test), node)
     for row in instructions.values():
-        if not row.is_move and row.name != node.instruction:
+        if row.scope == "warp" and row.name != node.instruction:
             new = replace(node, instruction=row.name)
             text = f"claim of tile: {row.name} instead of {node.instruction}"
             yield Mutant("claim", text, replaced(program, node, new), node)

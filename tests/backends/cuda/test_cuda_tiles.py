@@ -127,7 +127,7 @@ def test_moves_of_several_warps_at_ragged_sizes(
 def test_tiles_of_slices_in_flight(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plug_in(monkeypatch, CpuGpu(tmp_path))
     keys = {key.name: key for key in keys_in(ROOT / "tests/mutation/kernels/tiles.py")}
-    for name in ("product@tile", "product@flying"):
+    for name in ("product@tile", "product@flying", "product@moved"):
         subject = load(keys[name])
         assert subject is not None
         run = ln.compile(subject.fusion, target="cuda")

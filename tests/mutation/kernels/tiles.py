@@ -67,3 +67,15 @@ def product_flying(f):
     spread(shared, 2)
     for s in shared:
         s.move_by("cp.async").circular_buffer(3)
+
+
+@product.schedule("moved")
+def product_moved(f):
+    """One warp, whose operands are moved to its lanes by matrices."""
+    f.assume("M % 16 == 0")
+    f.assume("N % 8 == 0")
+    f.assume("K % 16 == 0")
+    shared = by_tiles(f, 1)
+    for s, move in zip(shared, ("ldmatrix.x4", "ldmatrix.x2.trans"), strict=True):
+        s.consumers[0].move_by(move)
+    spread(shared, 1)
