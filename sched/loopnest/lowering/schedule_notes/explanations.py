@@ -95,7 +95,8 @@ def _memory(lowering: Lowering, tensor: TensorView, limit: LeftBehind) -> Note:
     held, where = lowering.held[tensor], lowering.storage[tensor]
     buffer = where.buffer
     calls = [i.origin for i in lowering.intents if i.kind == "memory" and i.tensor is tensor]
-    asked = calls[-1].call if calls else f"{held.name} in {buffer.memory.value} memory"
+    unset = "an output is in global memory" if buffer.kind == "output" else "no call set its memory"
+    asked = calls[-1].call if calls else unset
     origin = calls[-1] if calls else None
     became = f"its buffer {buffer.name} has {_size(buffer)}, {_OWNERS[buffer.memory]}"
     if buffer.memory is Memory.GLOBAL and not where.buffer.alias_of:
