@@ -34,6 +34,14 @@ def tiled(f, rows=4):
 
 
 @ln.kernel()
+def rows_of(f):
+    x = f.input("x", ("V",), ln.float32)
+    i = f.input("i", ("N",), ln.int32)
+    f.assume_range(i, 0, "V")
+    f.output(ln.take(x, i, 0) * 2.0, "y")
+
+
+@ln.kernel()
 def large(f):
     x = f.input("x", ("N",), ln.float32)
     f.assume("N % 4096 == 0")
@@ -145,6 +153,15 @@ def test_no_small_sizes(file):
     assert result.output == (
         "error: fuzz large: no small sizes fulfil what it assumes; set sizes by -D\n"
     )
+
+
+def test_declared_ranges_have_elements(file):
+    """Where an index must lie in an axis without elements, there is no data to run."""
+    kernel, _ = Source(script=False).choose(f"{file}:rows_of")
+    for seed in range(40):
+        fuzzer = KernelFuzzer(kernel, file, seed=seed)
+        assert all(sizes["V"] > 0 or sizes["N"] == 0 for sizes in fuzzer.sizes())
+    assert run(f"{file}:rows_of", "--count", "3").exit_code == 0
 
 
 def test_kernels_of_the_project_keep_their_promises():

@@ -18,6 +18,7 @@ from loopnest.devtools.fuzzing.size_draws import choose_sizes
 from loopnest.devtools.fuzzing.verdicts import judge_case, judge_schedule, lowered_or_serial
 from loopnest.devtools.kernel_def import KernelDef
 from loopnest.errors import LaunchError
+from loopnest.scalar.arguments import size_value
 
 
 @dataclass
@@ -83,7 +84,8 @@ class KernelFuzzer:
         drawn = choose_sizes(fusion, Random(f"{self.seed}/sizes"))
         known = {symbol.name for symbol in fusion.symbols}
         given = {name: size for name, size in self.fixed.items() if name in known}
-        found = list(dict.fromkeys([tuple({**s, **given}.items()) for s in drawn]))
+        chosen = [sizes for s in drawn if _has_data(fusion, sizes := {**s, **given})]
+        found = list(dict.fromkeys([tuple(sizes.items()) for sizes in chosen]))
         if not found:
             raise LaunchError(
                 f"fuzz {self.kernel.name}", "no small sizes fulfil what it assumes",
@@ -174,6 +176,16 @@ class KernelFuzzer:
             lines += [f"with ln.Fusion({self.kernel.name!r}) as f:", f"    kernel.math(f{given})"]
         tensors = self.start().fusion.tensors
         return (*lines, *[f'{variable_of(t)} = f["{t.name}"]' for t in tensors])
+
+
+def _has_data(fusion: ln.Fusion, sizes: Sizes) -> bool:
+    """Whether each input of which a range is declared can have elements within it."""
+    inputs = {tensor.name: tensor for tensor in fusion.inputs}
+    for declared in fusion.ranges:
+        empty = size_value(declared.low, sizes) >= size_value(declared.high, sizes)
+        if empty and all(size_value(extent, sizes) for extent in inputs[declared.name].sizes):
+            return False
+    return True
 
 
 def _written(value: object) -> str:
