@@ -6,23 +6,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
 from loopnest import kir
 from loopnest.errors import CompileError, LoopnestError, LoweringError, kind_of
 from loopnest.kir.kernel_facts import BufferInfo, Parameter, Stages
-from loopnest.kir.legal_program import program_faults
 from loopnest.kir.lowered import (
-    BUFFERS,
     Explained,
-    KernelRecord,
     Lowered,
     Note,
     TensorInfo,
 )
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import Expr
-from loopnest.scalar.recursion import deep
 from loopnest.scalar.target_names import target_name
 from loopnest.tensor.fusion import Fusion
 
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from loopnest.backends.cuda.toolchain.nvrtc import Compiled
     from loopnest.launch.launch_plan import LaunchConfig, Planner
     from loopnest.pictures.svg import Svg
+    from loopnest.proofs import Report
 
 
 class Kernel:
@@ -103,7 +101,11 @@ class Kernel:
         The full text holds every field of every statement and buffer, the math, and the scalar
         variant, but not the texts of the passes. Its first line is the version.
         """
-        return _full_text(self._lowered) if full else self._nest
+        if not full:
+            return self._nest
+        from loopnest.certificate import full_text
+
+        return full_text(self._lowered)
 
     @staticmethod
     def parse(text: str) -> Kernel:
@@ -115,11 +117,37 @@ class Kernel:
         if not isinstance(text, str):
             found = f"{kind_of(text)} is no text"
             raise LoopnestError("parse(...)", found, "pass what Kernel.text(full=True) returned")
-        lowered = _of_full_text(text)
-        for program in (lowered.program, *([lowered.scalar().program] if lowered.scalar else [])):
-            for fault in program_faults(program):
-                raise LoopnestError("parse(...)", f"the text has no legal nest: {fault}")
-        return Kernel(lowered)
+        from loopnest.certificate import read_text
+
+        return Kernel(read_text(text, "parse(...)"))
+
+    def certificate(self, path: str | PathLike[str]) -> Report:
+        """Prove the kernel, and write a file with which others prove it again.
+
+        ``python -m loopnest.certificate FILE`` does so from its text alone, without lowering, the
+        schedule, or the Python file of the kernel, and says for what math.
+
+        Args:
+            path: of the file; one that is there is written anew.
+
+        Returns:
+            The proof.
+
+        Raises:
+            VerifyError: the kernel is not proved, it has no math, or the file cannot be written.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N",), ln.float32)
+        ...     y = f.output(x * 2.0, "y")
+        >>> print(ln.lower(f).certificate("/dev/null"))
+        proved for all sizes
+
+        Source: Necula, "Proof-carrying code", POPL 1997.
+        """
+        from loopnest.certificate import write_certificate
+
+        return write_certificate(self._lowered, path)
 
     def cuda(self, index_bits: int | None = None) -> str:
         """Return CUDA C++.
@@ -407,26 +435,6 @@ class Kernel:
         given = self.named_sizes(sizes, f"{self.name}.resources(...)") if sizes else {}
         found = together(self._machine("resources", arch, index_bits).resources.values())
         return replace(found, shared_bytes=self._planner.block_bytes(given))
-
-
-@deep
-def _full_text(lowered: Lowered) -> str:
-    from loopnest.scalar.record_text import SCALAR_MEMBERS, print_records
-    from loopnest.tensor.math_snapshot import AXES
-
-    return print_records(KernelRecord.of(lowered), {**SCALAR_MEMBERS, **BUFFERS, **AXES})
-
-
-@deep
-def _of_full_text(text: str) -> Lowered:
-    from loopnest.scalar.record_parser import parse_records
-    from loopnest.scalar.record_text import SCALAR_MEMBERS
-    from loopnest.tensor import math_snapshot
-
-    members = {**BUFFERS, **SCALAR_MEMBERS, **math_snapshot.AXES}
-    names = (math_snapshot.MathSnapshot,)
-    record: KernelRecord = parse_records(text, KernelRecord, members, names)
-    return record.lowered()
 
 
 def lower(fusion: Fusion) -> Kernel:
