@@ -11,12 +11,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fuzzing.program import Session
-from fuzzing.schedules import ScheduleWriter
 
 import loopnest as ln
 from end_to_end.test_goldens import KERNELS
-from fuzzing import Failure
 from fuzzing.fusions import FusionWriter
 from helpers.batch_bits import apart, differing, pairs
 from kernels.adam import adam
@@ -25,6 +22,9 @@ from kernels.gemm import gemm
 from kernels.rmsnorm import rmsnorm
 from kernels.row_sum import row_sum
 from kernels.transpose import transpose
+from loopnest.devtools.fuzzing import Failure
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.errors import VerifyError
 from loopnest.proofs.bit_claims import BitClaim, batch_invariant, same_bits
 
