@@ -146,6 +146,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.tensor.ops.slices import flip, roll, slice
     from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
     from loopnest.tensor.ops.sorts import argsort, searchsorted, sort, topk
+    from loopnest.tensor.ops.step_loops import recur
     from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
     from loopnest.tensor.tensor_view import TensorView
 
@@ -204,6 +205,7 @@ _LAZY = {
         "loopnest.tensor.ops.scans": "cummax cumprod cumsum scan",
         "loopnest.tensor.ops.scatters": "index_add scatter scatter_add scatter_max scatter_min",
         "loopnest.tensor.ops.slices": "flip roll slice",
+        "loopnest.tensor.ops.step_loops": "recur",
         "loopnest.tensor.ops.sliding_windows": "avg_pool max_pool unfold",
         "loopnest.tensor.ops.sorts": "argsort searchsorted sort topk",
         "loopnest.tensor.ops.tuple_reductions": "argmax argmin reduce",
@@ -365,6 +367,7 @@ __all__ = [
     "random_bits",
     "random_uniform",
     "reciprocal",
+    "recur",
     "reduce",
     "relu",
     "replay_casp",

@@ -30,11 +30,14 @@ from kernels.jacobi3d import jacobi3d
 from kernels.layernorm import layernorm
 from kernels.layernorm_backward import layernorm_backward
 from kernels.lstm_cell import lstm_cell
+from kernels.lstm_sequence import lstm_sequence
 from kernels.max_pool import max_pool
 from kernels.nbody import nbody
+from kernels.power_iteration import power_iteration
 from kernels.rmsnorm import rmsnorm
 from kernels.rope import rope
 from kernels.row_sum import row_sum
+from kernels.smith_waterman import smith_waterman
 from kernels.softmax import softmax
 from kernels.spmv import spmv, spmv_csr
 from kernels.transpose import transpose
@@ -45,8 +48,9 @@ KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
     bilinear, blur, column_sum, concatenate, conv1d, conv2d, cross_entropy, cumsum, cumsum_long,
     dropout, embedding, embedding_grad, gemm, grid_sum, group_norm, grouped_gemm, histogram,
-    int8_gemm, jacobi3d, layernorm, layernorm_backward, lstm_cell, max_pool, nbody, rmsnorm, rope,
-    row_sum, softmax, spmv, spmv_csr, transpose, varlen_attention,
+    int8_gemm, jacobi3d, layernorm, layernorm_backward, lstm_cell, lstm_sequence, max_pool, nbody,
+    power_iteration, rmsnorm, rope, row_sum, smith_waterman, softmax, spmv, spmv_csr, transpose,
+    varlen_attention,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

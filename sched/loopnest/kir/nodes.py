@@ -96,7 +96,7 @@ from loopnest.scalar.origin import Origin
 
 Item = TypeVar("Item")
 
-_UNNAMED = re.compile(r"[irb]\d+")
+_UNNAMED = re.compile(r"[irbs]\d+")
 """How an axis without a name is called beside its tensor."""
 
 WHOLE_ELEMENTS = frozenset({"init", "merge", "finish"})

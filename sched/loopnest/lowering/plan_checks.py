@@ -25,6 +25,7 @@ from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
     MOST_ALONG,
     MOST_THREADS,
+    STEP_TYPES,
     WARP,
     Memory,
     ParallelType,
@@ -54,6 +55,7 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
         for tensor in unit.siblings:
             _check_start(tensor)
             _check_reduction(plan, tensor)
+            _check_steps(plan, tensor)
             _check_vectors(plan, tensor)
             check_races(plan, tensor, storage[tensor])
             _check_lanes(plan, tensor)
@@ -126,6 +128,19 @@ def _check_start(tensor: TensorView) -> None:
             f"it holds what {fold.name} starts from, in the memory of {fold.name}, and {what}",
             "use a tensor of its own, as ln.full makes one",
         )
+
+
+def _check_steps(plan: LoopPlan, tensor: TensorView) -> None:
+    """Refuse loops over steps that do not run in order, such as those of a reader's threads."""
+    for place, axis in enumerate(tensor.domain.leaf):
+        spec = plan.spec(axis)
+        if axis.is_step and not is_trivial(spec) and spec.parallel not in STEP_TYPES:
+            raise LoweringError(
+                tensor.name,
+                f"its axis {place} is one of steps, whose loop is {spec.parallel.value}, but each "
+                "step reads the state of the one before",
+                "compute what shares that loop in one of its own, or leave the loop serial",
+            )
 
 
 def _check_reduction(plan: LoopPlan, tensor: TensorView) -> None:

@@ -14,6 +14,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from graphlib import TopologicalSorter
 from typing import Any, Literal, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -206,12 +207,15 @@ class Oracle(OracleOperands[V]):
         """
         needed = _producers_of(wanted)
         order = [t for t in self.order if t in needed and t.definition is not None]
+        loops = _step_loops(order)
+        order = _in_units(order, loops)
         gathered_from = {
             r.producer for t in order if t.definition for r in t.definition.reads if r.data
         }
         self.inlined = {
             t for t in order
             if (t in ends or t not in wanted) and self._is_large(t) and t not in gathered_from
+            and t not in loops
         }  # fmt: skip
         read = {producer for t in order for producer in t.producers}
         stored_whole = read.difference(self.inlined)
@@ -221,7 +225,9 @@ class Oracle(OracleOperands[V]):
         made: dict[TensorView, Values] = {}
         with np.errstate(all="ignore"):
             for tensor in stages:
-                if tensor not in self.values and tensor not in made:
+                if tensor in loops and tensor not in self.values:
+                    self._define_steps(loops[tensor])
+                elif tensor not in self.values and tensor not in made:
                     direct = {t: end for t, end in ends.items() if t not in stored_whole}
                     self._define(tensor, inner[tensor], direct, made)
                 for producer in [p for p, t in last.items() if t is tensor]:
@@ -286,6 +292,26 @@ class Oracle(OracleOperands[V]):
         made.update({t: result.whole() for t, result in arrays.items()})
         rest = {t: piece for t, piece in pieces.items() if t not in self.values}
         self.values.update({t: piece.whole() for t, piece in rest.items()})
+
+    def _define_steps(self, tensors: Sequence[TensorView]) -> None:
+        """Evaluate the tensors of a loop over steps, all of a step before those of the next."""
+        definitions = dict.fromkeys([t.definition for t in tensors if t.definition is not None])
+        outputs = [t for found in definitions for t in found.outputs]
+        shapes = {t: self.shape(t.domain.logical) for t in outputs}
+        pieces = {t: self.assembled(shape) for t, shape in shapes.items()}
+        for tensor, shape in shapes.items():  # no step reads an element of a later one
+            zeros = np.zeros(shape, tensor.dtype.numpy)
+            self.values[tensor] = self.given(zeros, tensor.dtype)
+        (count,) = self.shape(tensors[0].domain.root[:1])
+        for step in range(count):
+            block = {0: slice(step, step + 1)}
+            for found in definitions:
+                domain = found.outputs[0].domain
+                inner = self._inlined_into(found.outputs[0])
+                parts = self._block(found, domain, self.shape(domain.root), block, inner)
+                for output, part in zip(found.outputs, parts, strict=True):
+                    pieces[output].put((block[0],), self.defined(part, output.dtype))
+                    self.values[output] = pieces[output].whole()
 
     def _block(
         self,
@@ -539,5 +565,46 @@ def _producers_of(wanted: Sequence[TensorView]) -> set[TensorView]:
         tensor = stack.pop()
         if tensor not in found:
             found.add(tensor)
-            stack.extend(tensor.producers)
+            stack.extend((*tensor.producers, *tensor.carried))
     return found
+
+
+def _step_loops(order: Sequence[TensorView]) -> dict[TensorView, list[TensorView]]:
+    """Return by tensor the loop over steps that computes it, as its tensors in their order.
+
+    They lie between what reads an earlier state and the states.
+    """
+    states = {state for tensor in order for state in tensor.carried}
+    inner: set[TensorView] = set()
+    for tensor in order:
+        read = [p for p in tensor.producers if p in inner and p not in states]
+        if tensor.carried or read:
+            inner.add(tensor)
+    needed = set(states)
+    for tensor in reversed(order):
+        if tensor in needed and tensor in inner:
+            needed.update([p for p in tensor.producers if p in inner and p not in states])
+    loops: dict[TensorView, list[TensorView]] = {}
+    for tensor in [t for t in order if t in needed and t in inner]:
+        joined: list[TensorView] = [tensor]
+        for other in (*tensor.producers, *tensor.carried, *tensor.siblings):
+            mine = loops.get(other, joined)
+            if mine is not joined and (other not in states or other in tensor.carried):
+                joined = [*mine, *joined]
+        loops.update(dict.fromkeys(joined, joined))
+    return {t: [u for u in order if u in set(found)] for t, found in loops.items()}
+
+
+def _in_units(
+    order: Sequence[TensorView], loops: Mapping[TensorView, list[TensorView]]
+) -> list[TensorView]:
+    """Return tensors in an order in which those of a loop over steps stand together."""
+    if not loops:
+        return list(order)
+    first = {t: loops[t][0] if t in loops else t for t in order}
+    graph: dict[TensorView, list[TensorView]] = {first[t]: [] for t in order}
+    for tensor in order:
+        own = first[tensor]
+        graph[own] += [first[p] for p in tensor.producers if p in first and first[p] is not own]
+    units = TopologicalSorter(graph).static_order()
+    return [t for unit in units for t in loops.get(unit, [unit])]

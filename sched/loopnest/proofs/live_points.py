@@ -132,8 +132,8 @@ class LivePoints:
         if producer is None or producer.definition is None or data_of(read.indices):
             return None
         own = producer.definition
-        # A reduction is no function of one element of what it reads.
-        if own.reducer is not None or producer.is_factored:
+        # A reduction is no function of one element of what it reads, nor a state of earlier steps.
+        if own.reducer is not None or producer.is_factored or own.carried:
             return None
         value = self._written_out(own.values[own.component], own, False)
         return cast(at(value, _element(producer, read.indices)), producer.dtype)

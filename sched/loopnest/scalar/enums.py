@@ -20,13 +20,15 @@ class IterKind(Enum):
     """Folded: all its indices give one element."""
     BROADCAST = "broadcast"
     """Extent 1, read along any extent."""
+    STEP = "step"
+    """The steps of a loop that carries state: iterations in order, each of which reads the last."""
 
     __hash__ = object.__hash__  # a member is one object: Enum's own hash is that of its name
 
     @property
     def letter(self) -> str:
-        """The letter that names an axis of this kind in errors: i, r or b."""
-        return {"iteration": "i", "reduction": "r", "broadcast": "b"}[self.value]
+        """The letter that names an axis of this kind in errors: i, r, b or s."""
+        return self.value[0]
 
 
 class ParallelType(Enum):
@@ -235,3 +237,7 @@ class Swizzle(Enum):
 
     XOR = "xor"
     """The element at (a, b) lies at (a, b ^ a)."""
+
+
+STEP_TYPES = (ParallelType.serial, ParallelType.unroll, ParallelType.unswitch)
+"""How a loop over steps may run: in order, in each thread."""

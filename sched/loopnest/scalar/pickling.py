@@ -18,7 +18,7 @@ from typing import Any
 
 from loopnest.errors import LoopnestError
 
-SCHEMA = 23
+SCHEMA = 24
 """Grows whenever a pickled class gets other fields, or a field another meaning."""
 
 State = Mapping[str, Any]

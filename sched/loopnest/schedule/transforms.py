@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.enums import STEP_TYPES, Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, Symbol, integer, variables, whole
 from loopnest.scalar.facts import size_expression
 from loopnest.schedule.atomic_folds import require_not_atomic
@@ -176,7 +176,8 @@ def _around(
 
 
 def _article(axis: IterDomain) -> str:
-    return {"i": "an iteration", "r": "a reduction", "b": "a broadcast"}[axis.kind.letter]
+    names = {"i": "an iteration", "r": "a reduction", "b": "a broadcast", "s": "a step"}
+    return names[axis.kind.letter]
 
 
 @primitive
@@ -225,6 +226,13 @@ def parallelize(
                 f"{tensor.name} would both be "
                 f"{parallel.value}",
                 "one axis of a tensor may have a launch dimension",
+            )
+    for place, parallel in wanted.items():
+        if leaf[place].is_step and parallel not in STEP_TYPES:
+            raise PrimitiveRefused(
+                f"axis {place_text(leaf[place], place)} of {tensor.name} is one of steps, each of "
+                f"which reads the state of the one before; it cannot be {parallel.value}",
+                "leave it serial, or unroll it, and share out the axes of the state",
             )
     for twin in tensor.siblings:
         for place, parallel in wanted.items():
@@ -295,6 +303,11 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
             f"{tensor.name} is {role}, which is global",
             "set the memory of an intermediate: cache_before or cache_after makes one",
         )
+    if memory is not Memory.GLOBAL and tensor in _states(tensor.fusion.tensors):
+        raise PrimitiveRefused(
+            f"{tensor.name} is a state of all steps, which the next steps read from GLOBAL memory",
+            "set the memory of what is computed of it",
+        )
     if memory is not tensor.memory:
         require_not_atomic(tensor, "memory =")
         _require_no_move(tensor)
@@ -304,6 +317,11 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
     if memory is Memory.GLOBAL and is_several_launches(tensor.fusion):
         check_launches(tensor)
     return tensor
+
+
+def _states(tensors: Iterable[TensorView]) -> set[TensorView]:
+    """Return the tensors of which a step reads an earlier one."""
+    return {state for tensor in tensors for state in tensor.carried}
 
 
 def _require_no_move(tensor: TensorView) -> None:

@@ -151,6 +151,8 @@ def scheduler_of(
 
     Answers are remembered by structure: what a fusion computes, and on which extents.
     """
+    if any(tensor.carried for tensor in fusion.tensors):
+        return None
     facts = this_processor() if processor is None else processor
     target = _named_target(f"scheduler_of({fusion.name}, {target!r})", target)
     key = (target, facts, structure(fusion))
@@ -187,7 +189,8 @@ def auto_schedule(
         processor: what to schedule for; this machine's processor by default.
 
     Raises:
-        ScheduleError: no Fusion, an unknown target, or it has a schedule already.
+        ScheduleError: no Fusion, an unknown target, a loop that carries state (`ln.recur`), or it
+            has a schedule already.
 
     Source: nvFuser, which takes the first of its schedulers that accepts a fusion.
     """
@@ -199,6 +202,12 @@ def auto_schedule(
     if fusion.trace:
         found = f"it has a schedule already: {fusion.trace[0].call}"
         raise ScheduleError(subject, found, "pass a fusion that is math alone")
+    stepped = next((t for t in fusion.tensors if t.carried), None)
+    if stepped is not None:
+        found = (
+            f"{stepped.name} reads the state of an earlier step, and no schedule is made of that"
+        )
+        raise ScheduleError(subject, found, "schedule it by hand: f.inline_most(replay=True)")
     facts = this_processor() if processor is None else processor
     chosen = scheduler_of(fusion, target, facts)
     if chosen is None or (chosen in _OWN and not _works(fusion, chosen, facts)):

@@ -178,6 +178,9 @@ class Definition:
             that this one folds in, by atomic operations (`TensorView.atomic`): identities, so that
             no template needs them. None where the loops that fold make the identity themselves.
         deterministic: whether the same bits are asked for each time.
+        carried: the numbers of reads that find what was computed in an earlier step of the loop
+            over the first axis, which all tensors from there to what is read share. These are no
+            producers.
         distinct: what is declared of data that choose elements.
     """
 
@@ -192,11 +195,13 @@ class Definition:
     start: int | None = None
     deterministic: bool = False
     distinct: Distinct | None = None
+    carried: tuple[int, ...] = ()
     producers: tuple[TensorView, ...] = field(init=False)
-    """The tensors read, each once."""
+    """The tensors read, each once; not those of earlier steps."""
 
     def __post_init__(self) -> None:
-        found = tuple(dict.fromkeys([read.producer for read in self.reads]))
+        own = [r.producer for n, r in enumerate(self.reads) if n not in self.carried]
+        found = tuple(dict.fromkeys(own))
         object.__setattr__(self, "producers", found)
 
     @property

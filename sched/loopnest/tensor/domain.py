@@ -24,7 +24,7 @@ from loopnest.scalar.expr import ONE, ZERO, Const, Expr
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
 
-_PLACE = re.compile(r"[irb]\d+")
+_PLACE = re.compile(r"[irbs]\d+")
 """How axes without a name are called."""
 
 
@@ -108,7 +108,12 @@ class IterDomain:
     @property
     def is_iteration(self) -> bool:
         """Whether each of its indices has an element of its own."""
-        return self.kind is IterKind.ITERATION
+        return self.kind in (IterKind.ITERATION, IterKind.STEP)
+
+    @property
+    def is_step(self) -> bool:
+        """Whether each of its indices reads what was computed at the one before."""
+        return self.kind is IterKind.STEP
 
     def parallelize(self, parallel: ParallelType) -> IterDomain:
         """Run this leaf axis as `parallel`; see `TensorView.parallelize`."""

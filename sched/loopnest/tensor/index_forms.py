@@ -49,7 +49,7 @@ def index_form(value: Expr, reads: Sequence[Read], data: DataOf | None = None) -
 def pointwise(read: Read) -> Definition | None:
     """Return the definition of what is read, if it is one of single elements."""
     definition, domain = read.producer.definition, read.producer.domain
-    if definition is None or definition.reducer is not None or read.data:
+    if definition is None or definition.reducer is not None or read.data or definition.carried:
         return None
     return definition if domain.rfactor == domain.root else None
 

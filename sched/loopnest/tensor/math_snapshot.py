@@ -85,6 +85,7 @@ class MathDefinition:
         start: the number of the read in whose memory it folds, None where it makes its own start.
         updates: each component after one more element, in terms of `Arg(len(reads) + k)`.
         distinct: what is declared of the elements of the first read's producer.
+        carried: the numbers of the reads of what an earlier step computed.
     """
 
     op: str
@@ -97,6 +98,7 @@ class MathDefinition:
     scan: Scan | None = None
     start: int | None = None
     distinct: Distinct | None = None
+    carried: tuple[int, ...] = ()
 
     @property
     def producers(self) -> tuple[str, ...]:
@@ -362,6 +364,7 @@ def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> M
         found.scan,
         found.start,
         found.distinct,
+        found.carried,
     )
 
 
@@ -418,6 +421,7 @@ def thaw(math: MathSnapshot) -> Fusion:
                 scan=found.scan,
                 start=found.start,
                 distinct=found.distinct,
+                carried=found.carried,
             )
         made[tensor.name].define(done[found.outputs])
     fusion._inputs = tuple([made[t.name] for t in math.tensors if t.role == "input"])

@@ -69,7 +69,7 @@ class TensorOrder:
         stack = list(found)
         while stack:
             tensor = stack.pop()
-            for other in (*tensor.siblings, *tensor.producers):
+            for other in (*tensor.siblings, *tensor.producers, *tensor.carried):
                 if other not in found:
                     found.add(other)
                     stack.append(other)

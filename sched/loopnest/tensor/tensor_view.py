@@ -240,6 +240,12 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
         return () if self.definition is None else self.definition.producers
 
     @property
+    def carried(self) -> tuple[TensorView, ...]:
+        """The states that its definition reads as they were some steps ago."""
+        found = self.definition
+        return () if found is None else tuple([found.reads[n].producer for n in found.carried])
+
+    @property
     def consumers(self) -> tuple[TensorView, ...]:
         """The tensors whose definitions read it, in order of creation."""
         return self._consumers

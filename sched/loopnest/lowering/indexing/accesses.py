@@ -227,11 +227,14 @@ class Accesses:
         for number, read in order:
             if number == definition.start:
                 continue  # no template asks for it
-            found[Arg(number, read.producer.dtype)] = self._read(read, env, found)
+            earlier = number in definition.carried
+            found[Arg(number, read.producer.dtype)] = self._read(read, env, found, earlier)
         args = [Arg(n, read.producer.dtype) for n, read in enumerate(definition.reads)]
         return tuple([found.get(arg, arg) for arg in args])
 
-    def _read(self, read: Read, env: Environment, data: Mapping[Expr, Expr]) -> Load:
+    def _read(
+        self, read: Read, env: Environment, data: Mapping[Expr, Expr], earlier: bool = False
+    ) -> Load:
         producer = read.producer
         storage = self.storage[producer]
         index: dict[IterDomain, Expr] = {
@@ -241,7 +244,7 @@ class Accesses:
         if producer.strides is not None:
             self._require_strides(storage.buffer, env)
             return Load(storage.buffer, tuple(index.values()))
-        if producer.is_input:
+        if producer.is_input or earlier:
             return Load(storage.buffer, *self._index(storage.buffer, list(index.values())))
         reader = _LocalReader(self, producer, env, index)
         promoted, leaf = self.plan.promotions[producer].leaf, producer.domain.leaf

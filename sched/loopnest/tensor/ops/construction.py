@@ -33,8 +33,12 @@ Axis: TypeAlias = tuple[Expr, IterKind]
 
 
 def axes_of(tensor: TensorView) -> list[Axis]:
-    """Return the logical axes of `tensor`."""
-    return [(axis.size, axis.kind) for axis in tensor.domain.logical]
+    """Return the logical axes of `tensor`, for tensors that are computed from it.
+
+    These have an element for each step, as for any index: only states wait for each other.
+    """
+    kinds = [IterKind.ITERATION if a.is_step else a.kind for a in tensor.domain.logical]
+    return [(a.size, kind) for a, kind in zip(tensor.domain.logical, kinds, strict=True)]
 
 
 def fresh_domain(axes: Iterable[Axis]) -> TensorDomain:
@@ -140,7 +144,8 @@ def common_axes(
                 continue
             other = fixed[place]
             if other is None:
-                fixed[place], result[place] = tensor, (axis.size, axis.kind)
+                kind = IterKind.ITERATION if axis.is_step else axis.kind
+                fixed[place], result[place] = tensor, (axis.size, kind)
             elif not tensor.fusion.algebra.equal(result[place][0], axis.size):
                 raise _mismatch(name, operands, other, tensor, place - rank - trailing)
     return result

@@ -1,0 +1,385 @@
+"""Loops that carry state: right on every target, proved for all sizes and numbers of steps."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from loopnest.proofs.verifier import verify_program
+from mutation.mutants import mutants
+
+PT = ln.ParallelType
+F32 = ln.float32
+
+
+def floats(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-3, 4, shape).astype(np.float32)
+
+
+def rnn(**options: Any) -> ln.Fusion:
+    """Return the states ``h = h @ w + x``, modulo 7 so that they stay small."""
+    with ln.Fusion("rnn") as f:
+        x, w = f.input("x", ("T", "B", "H"), F32), f.input("w", ("H", "H"), F32)
+        h0 = f.input("h0", ("B", "H"), F32)
+
+        def step(h: ln.TensorView, x: ln.TensorView) -> ln.TensorView:
+            return ((ln.matmul(h, w).named("product") + x) % 7.0).named("next")
+
+        f.output(ln.recur(step, h0, over=x, **options), "h")
+    return f
+
+
+def rnn_numpy(x: np.ndarray, w: np.ndarray, h: np.ndarray) -> np.ndarray:
+    found = [h]
+    for row in x:
+        found.append((found[-1] @ w + row) % 7)
+    return np.array(found[1:]).reshape(len(x), *h.shape)
+
+
+def judge(f: ln.Fusion, arrays: tuple[np.ndarray, ...], wanted: Any, **sizes: int) -> Any:
+    """Prove a kernel for all sizes, and hold the oracle and the targets to what is wanted."""
+    kernel = ln.lower(f)
+    report = ln.verify(kernel)
+    assert report.all_sizes, report
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    calls: list[Callable[..., Any]] = [lambda *a, **s: ln.evaluate(f, *a, **s)]
+    calls += [ln.compile(kernel, target=target) for target in ("interpret", "c")]
+    for call in calls:
+        found = call(*arrays, **sizes)
+        found = found if isinstance(found, tuple) else (found,)
+        for mine, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+    return kernel
+
+
+@pytest.mark.parametrize("t", [0, 1, 5])
+@pytest.mark.parametrize("inlined", [False, True])
+def test_every_state(t: int, inlined: bool) -> None:
+    f = rnn()
+    if inlined:
+        f.inline_most(replay=True)
+    x, w, h = floats(t, 3, 4), floats(4, 4, seed=1), floats(3, 4, seed=2)
+    judge(f, (x, w, h), rnn_numpy(x, w, h))
+
+
+@pytest.mark.parametrize("t", [0, 1, 5])
+def test_the_last_state(t: int) -> None:
+    f = rnn(keep="last")
+    f.inline_most(replay=True)
+    x, w, h = floats(t, 3, 4), floats(4, 4, seed=1), floats(3, 4, seed=2)
+    judge(f, (x, w, h), rnn_numpy(x, w, h)[-1] if t else h)
+
+
+def test_from_the_end() -> None:
+    f = rnn(reverse=True)
+    f.inline_most(replay=True)
+    x, w, h = floats(5, 3, 4), floats(4, 4, seed=1), floats(3, 4, seed=2)
+    judge(f, (x, w, h), rnn_numpy(x[::-1], w, h)[::-1])
+
+
+def test_another_axis_is_sliced() -> None:
+    with ln.Fusion("sums") as f:
+        x, y = f.input("x", ("B", "T"), F32), f.input("y", (3, "T"), F32)
+        h = ln.recur(
+            lambda h, x, y: h * 2.0 % 5.0 + x + ln.sum(y),
+            ln.full(("B",), 0.0),
+            over=(x, y),
+            axis=-1,
+        )
+        f.output(h, "h")
+    f.inline_most(replay=True)
+    x_, y_ = floats(4, 6), floats(3, 6, seed=1)
+    wanted, state = [], np.zeros(4, np.float32)
+    for column in range(6):
+        state = state * 2 % 5 + x_[:, column] + y_[:, column].sum()
+        wanted.append(state)
+    judge(f, (x_, y_), np.array(wanted))
+
+
+def test_states_of_different_shapes() -> None:
+    with ln.Fusion("power") as f:
+        a = f.input("a", ("N", "N"), F32)
+
+        def step(state: Any, number: ln.TensorView) -> Any:
+            v, total, n = state
+            w = ln.sum(a * v, axis=1) % 11.0
+            return w, total + ln.sum(v), number + n * 0
+
+        start = ln.full(("N",), 1.0), ln.full((), 0.0), ln.full((), 0, dtype=ln.int64)
+        v, total, n = ln.recur(step, start, steps="T", keep="last")
+        for tensor, name in ((v, "v"), (total, "total"), (n, "n")):
+            f.output(tensor, name)
+    a_ = floats(4, 4)
+    v_, total_ = np.ones(4, np.float32), np.float32(0)
+    for _ in range(6):
+        v_, total_ = a_ @ v_ % 11, total_ + v_.sum()
+    judge(f, (a_,), (v_, total_, np.int64(5)), T=6)
+
+
+def test_states_that_cross() -> None:
+    """A state that is another one of the step before is complete when the next step begins."""
+    with ln.Fusion("fibonacci") as f:
+        x = f.input("x", ("T",), ln.int64)
+        one = ln.full((), 1, dtype=ln.int64)
+        a, b = ln.recur(lambda s, x: (s[1], s[0] + x), (one, one), over=x)
+        f.output(a, "a")
+        f.output(b, "b")
+    x_ = np.arange(7)
+    a_, b_, pairs = 1, 1, []
+    for n in x_:
+        a_, b_ = b_, a_ + n
+        pairs.append((a_, b_))
+    judge(f, (x_,), tuple(np.array(pairs).T))
+
+
+@pytest.mark.parametrize("t", [0, 1, 2, 6])
+def test_states_of_the_last_two_steps(t: int) -> None:
+    with ln.Fusion("wave") as f:
+        u, v = f.input("u", ("N",), F32), f.input("v", ("N",), F32)
+
+        def step(past: tuple[ln.TensorView, ...], number: ln.TensorView) -> ln.TensorView:
+            old, new = past
+            spread = ln.roll(new, 1, 0) + ln.roll(new, -1, 0)
+            return (spread - old + ln.cast(number, F32)) % 13.0
+
+        f.output(ln.recur(step, (u, v), steps="T", depth=2), "w")
+    f.inline_most(replay=True)
+    u_, v_ = floats(5), floats(5, seed=1)
+    past = [u_, v_]
+    for n in range(t):
+        past.append((np.roll(past[-1], 1) + np.roll(past[-1], -1) - past[-2] + n) % 13)
+    kernel, wanted = ln.lower(f), np.array(past[2:], np.float32).reshape(t, 5)
+    assert ln.verify(kernel).ok
+    for call in (
+        ln.evaluate.__get__(f),
+        *[ln.compile(kernel, target=n) for n in ("interpret", "c")],
+    ):
+        np.testing.assert_array_equal(call(u_, v_, T=t), wanted)
+
+
+def test_reductions_scans_and_gathers_in_a_step() -> None:
+    with ln.Fusion("mixed") as f:
+        x = f.input("x", ("T", "N"), F32)
+        i = f.input("i", ("N",), ln.int32)
+        f.assume_range(i, 0, "N")
+
+        def step(h: ln.TensorView, x: ln.TensorView) -> ln.TensorView:
+            mean, _, _ = ln.welford(h + x, 0)
+            shuffled = ln.take(h, i, 0)
+            pairs = ln.flatten(ln.reshape(ln.cumsum(shuffled, 0), ("N", 1)))
+            return ln.round(pairs + mean) % 9.0
+
+        f.output(ln.recur(step, x[0], over=x), "h")
+    x_, i_ = floats(4, 6), np.random.default_rng(1).integers(0, 6, 6).astype(np.int32)
+    h, wanted = x_[0], []
+    for row in x_:
+        h = (np.round(np.cumsum(h[i_]) + (h + row).mean()) % 9).astype(np.float32)
+        wanted.append(h)
+    judge(f, (x_, i_), np.array(wanted))
+
+
+def test_loops_one_after_the_other() -> None:
+    with ln.Fusion("layers") as f:
+        x, h0 = f.input("x", ("T", "H"), F32), f.input("h0", ("H",), F32)
+        one = ln.recur(lambda h, x: (h + x) % 5.0, h0, over=x)
+        two = ln.recur(lambda h, x: (h * 2.0 + x) % 7.0, h0, over=one * 3.0, reverse=True)
+        f.output(two, "y")
+    f.inline_most(replay=True)
+    x_, h_ = floats(6, 3), floats(3, seed=1)
+    states, h = [], h_
+    for row in x_:
+        h = (h + row) % 5
+        states.append(h)
+    h, wanted = h_, []
+    for row in states[::-1]:
+        h = (h * 2 + row * 3) % 7
+        wanted.append(h)
+    judge(f, (x_, h_), np.array(wanted[::-1]))
+
+
+@pytest.mark.parametrize(
+    ("dims", "barrier"),
+    [
+        ({1: PT.cpu_parallel}, None),
+        ({2: PT.block_x}, "barrier block"),
+        ({1: PT.grid_x, 2: PT.block_x}, "barrier block"),
+        ({2: PT.grid_x}, "barrier grid"),
+        ({0: PT.unroll}, None),
+    ],
+)
+def test_threads_wait_for_each_other(dims: dict[int, Any], barrier: str | None) -> None:
+    f = rnn()
+    f.inline_most(replay=True)
+    f["h"].parallelize(dims)
+    x, w, h = floats(3, 2, 4), floats(4, 4, seed=1), floats(2, 4, seed=2)
+    kernel = judge(f, (x, w, h), rnn_numpy(x, w, h))
+    assert barrier is None or f"{barrier}  # " in str(kernel)
+    assert kernel.cuda()
+
+
+def test_a_kernel_is_kept() -> None:
+    f = rnn()
+    f.inline_most(replay=True)
+    x, w, h = floats(3, 2, 4), floats(4, 4, seed=1), floats(2, 4, seed=2)
+    for kernel in (
+        pickle.loads(pickle.dumps(ln.lower(f))),
+        ln.Kernel.parse(ln.lower(f).text(full=True)),
+    ):
+        np.testing.assert_array_equal(ln.evaluate(kernel, x, w, h), rnn_numpy(x, w, h))
+        assert ln.verify(kernel).all_sizes
+
+
+def test_the_axis_of_steps() -> None:
+    f = rnn()
+    h = f["h"]
+    assert h.root_domain[0].kind is ln.IterKind.STEP
+    assert f["next"].root_domain[0].kind is ln.IterKind.STEP
+    with f:
+        after = h * 2.0
+    assert after.root_domain[0].kind is ln.IterKind.ITERATION
+
+
+def test_the_bound_of_the_error_grows() -> None:
+    with ln.Fusion("decay") as f:
+        x = f.input("x", ("T",), F32)
+        f.output(ln.recur(lambda h, x: h * 0.7 + x, ln.full((), 0.1), over=x), "h")
+    x_ = np.linspace(0, 1, 9, dtype=np.float32)
+    bound = ln.error_bound(f, x_)
+    found = ln.compile(f, target="c")(x_).astype(np.float64)
+    exact = ln.evaluate(f, x_, exact=True)
+    assert (np.abs(found - exact) <= bound).all()
+    assert bound[0] < bound[-1]
+
+
+def test_mutants_are_not_proved() -> None:
+    f = rnn()
+    f.inline_most(replay=True)
+    f["h"].parallelize({1: PT.block_x})
+    lowered = ln.lower(f)._lowered
+    assert lowered.math is not None
+    math = lowered.math()
+    made = list(mutants(lowered.program))
+    wrong = [m for m in made if m.kind in ("barrier", "store", "index", "init")]
+    found = {m.text: verify_program(m.program, math).status for m in wrong}
+    assert len(found) > 15
+    assert "refuted" in found.values()
+    proved = [text for text, status in found.items() if status == "proved"]
+    assert not [text for text in proved if "drop" in text], proved
+
+
+# What is refused
+
+
+def refused(call: Callable[[], object], error: type[Exception]) -> str:
+    with pytest.raises(error) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_steps_are_run_in_order() -> None:
+    for parallel in (PT.grid_x, PT.block_x, PT.cpu_parallel, PT.vectorize):
+        h = rnn()["h"]
+        assert refused(lambda h=h, p=parallel: h.parallelize({0: p}), ln.ScheduleError) == (
+            f"h.parallelize({{0: {parallel.value}}}): axis 0 of h is one of steps, each of which "
+            f"reads the state of the one before; it cannot be {parallel.value}; leave it serial, "
+            "or unroll it, and share out the axes of the state"
+        )
+    assert "frozen" in refused(lambda: rnn()["h"].reorder({0: 1}), ln.ScheduleError)
+
+
+def test_threads_of_a_reader_do_not_share_out_steps() -> None:
+    f = rnn()
+    with f:
+        y = f.output(f["h"] * 2.0, "y")
+    f["h"].compute_at(y, 1)
+    y.parallelize({0: PT.grid_x})
+    assert refused(lambda: ln.lower(f), ln.LoweringError) == (
+        "T3: its axis 0 is one of steps, whose loop is grid_x, but each step reads the state of "
+        "the one before; compute what shares that loop in one of its own, or leave the loop serial"
+    )
+
+
+def test_a_state_stays_in_global_memory() -> None:
+    f = rnn(keep="last")
+    (state,) = f["next"].consumers
+    said = refused(lambda: setattr(state, "memory", ln.SHARED), ln.ScheduleError)
+    assert said.endswith(
+        f"{state.name} is a state of all steps, which the next steps read from GLOBAL memory; set "
+        "the memory of what is computed of it"
+    )
+
+
+CASES: list[tuple[Callable[..., object], str]] = [
+    (lambda x, h: ln.recur(lambda h, x: (h, h), h, over=x),
+     "the step returns 2 values, and there are 1 states; return the next state, a tensor for each"),
+    (lambda x, h: ln.recur(lambda s, x: s[0], (h, h), over=x),
+     "the step returns T2, and there are 2 states; return the next state, a tensor for each"),
+    (lambda x, h: ln.recur(lambda h, x: ln.cast(h, ln.float16), h, over=x),
+     "what the step makes of state 0 is float16[H], and the state float32[H]; a state keeps its "
+     "shape and type: broadcast, reshape or cast it"),
+    (lambda x, h: ln.recur(lambda h, x: ln.sum(h), h, over=x),
+     "what the step makes of state 0 is float32[], and the state float32[H]; a state keeps its "
+     "shape and type: broadcast, reshape or cast it"),
+    (lambda x, h: ln.recur(lambda s, x: (s[0] + x, s[0]), (h, h), over=x),
+     "no step reads state 1, h; leave it out, and compute it for all steps"),
+    (lambda x, h: ln.recur(lambda h, x, y: h, h, over=(x, x[1:])),
+     "T2 has T - 1 steps, and there are T; slices have one length"),
+    (lambda x, h: ln.recur(lambda h: h, h),
+     "nothing says how many steps there are; give over= or steps="),
+    (lambda x, h: ln.recur(lambda h, x: h + x, h, over=x, keep="some"),
+     "keep='some' is neither; use \"all\" or \"last\""),
+    (lambda x, h: ln.recur(lambda h, x: h + x, h, over=x, reverse=1),
+     "reverse=1 is no bool; use True or False"),
+    (lambda x, h: ln.recur(lambda h, x: h + x, h, over=x, depth=0),
+     "depth=0 is no depth; use an int of 1 or more"),
+    (lambda x, h: ln.recur(lambda h, x: h[0] + x, (h, h), over=x, depth=2, reverse=True),
+     "reverse goes with a depth of 1; flip what is sliced"),
+    (lambda x, h: ln.recur(lambda h, n: h, h, steps=3, reverse=True),
+     "nothing is sliced that could be reversed; leave it out"),
+    (lambda x, h: ln.recur(lambda h, x: h[0] + x, (h, h), over=x, depth=3),
+     "a state is given in 2 steps, and depth=3; give as many, oldest first"),
+    (lambda x, h: ln.recur(lambda h, x: h[0] + x, (h, ln.sum(h)), over=x, depth=2),
+     "T2, a state of an earlier step, is float32[], and the state float32[H]; a state keeps its "
+     "shape and type: broadcast, reshape or cast it"),
+    (lambda x, h: ln.recur(lambda h, x: h, (), over=x),
+     "there is no state; give a tensor, or a tuple of them"),
+    (lambda x, h: ln.recur(lambda h, x: ln.recur(lambda g, _: g + x, h, steps=2)[0], h, over=x),
+     "a step holds a loop over steps; build it outside of the step"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "said"), CASES)
+def test_bad_input(call: Callable[..., object], said: str) -> None:
+    with ln.Fusion("k") as f:
+        x, h = f.input("x", ("T", "H"), F32), f.input("h", ("H",), F32)
+        with pytest.raises(ln.DefinitionError) as caught:
+            call(x, h)
+    assert str(caught.value).partition("): ")[2] == said
+
+
+def test_a_step_that_fails_changes_nothing() -> None:
+    f = rnn()
+    before = f.print_math()
+
+    def step(h: ln.TensorView, x: ln.TensorView) -> ln.TensorView:
+        return (h + x).named("sum") + f["w"][0, 0, 0]
+
+    with f, pytest.raises(ln.DefinitionError):
+        ln.recur(step, f["h0"], over=f["x"])
+    assert f.print_math() == before
+    with f:
+        (f["h"] * 1.0).named("sum")
+
+
+@pytest.mark.parametrize("target", ["c", "cuda"])
+def test_no_automatic_schedule(target: str) -> None:
+    f = rnn()
+    assert refused(lambda: ln.auto_schedule(f, target), ln.ScheduleError) == (
+        f"auto_schedule(rnn, '{target}'): T3 reads the state of an earlier step, and no "
+        "schedule is made of that; schedule it by hand: f.inline_most(replay=True)"
+    )
