@@ -286,34 +286,41 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
 
     A block owns a tile of c, 128 x 128, and goes through a and b in slices of 64 bytes along k,
     which are in flight to shared memory `stages` - 1 slices ahead. From there a warp loads what its
-    lanes multiply by LDSM, 16 bytes a lane: four matrices of 8 rows. Columns of b are the rows of
-    its slice; they are transposed on the way, where elements have 16 bits, and loaded one by one
-    where not. Sums stay in registers, as the instruction leaves them; c is stored from there.
+    lanes multiply by LDSM, 16 bytes a lane: four matrices of 8 rows. An operand that does not lie
+    along k, as b here, is transposed on the way, where elements have 16 bits; others are loaded one
+    by one. Sums stay in registers, as the instruction leaves them; c is stored from there.
 
     Eight rows of a slice are read at once. Pieces of 16 bytes are permuted within 128 bytes by an
     XOR with the number of the row, so that all of them lie in banks of their own.
 
     What lies outside of a and b is 0 in shared memory: no tile is tested. With `whole`, tiles are
     taken to divide all sizes (each launch checks it).
+
+    It schedules other math too: a and b may be permuted, have an axis of batches in front, and c
+    may be computed of the sums.
     """
     c = f["c"]
-    (product,) = c.producers
+    total = next(t for t in f.tensors if any(axis.is_reduction for axis in t.root_domain))
+    (product,) = total.producers
     name = ROWS[f["a"].dtype]
     row = ln.instructions[name]
     shape = tuple(row.extents[axis] for axis in ("m", "n", "k"))
     rows, columns = shape[0] * tiles[0] * warps[0], shape[1] * tiles[1] * warps[1]
     depth = shape[2] * tiles[2]
-    total = c.cache_before()
+    total = c.cache_before() if total is c else total
     slices = [f[name].cache_after() for name in ("a", "b")]
     left, right = [tile.cache_after() for tile in slices]
     if whole:
         f.assume(f"M % {rows} == 0")
         f.assume(f"N % {columns} == 0")
         f.assume(f"K % {depth} == 0")
-    c.split(1, columns)
-    c.split(0, rows)
-    c.reorder({2: 1})  # [M / 128, N / 128, 128, 128]
-    at = one_block_a_tile(c)
+    c.split(-1, columns)
+    c.split(-3, rows)
+    c.reorder({-2: -3})  # [..., M / 128, N / 128, 128, 128]
+    c.parallelize({-4: ln.ParallelType.grid_y, -3: ln.ParallelType.grid_x})
+    for axis in range(c.ndim - 4):
+        c.axis(axis).parallelize(ln.ParallelType.grid_z)
+    at = c.ndim - 2
     total.compute_at(c, at)
     total.split(-1, depth)
     total.reorder({-2: at})  # [tiles, K / 32, 128, 128, 32]
@@ -330,21 +337,26 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
     c.split(-1, 2)
     c.axis(-1).parallelize(ln.ParallelType.vectorize)
 
-    straight, turned = slices
-    turned.reorder({-1: -2})
-    lanes = 16 // straight.dtype.size
-    straight.allocation_domain.split(-1, lanes).split(-3, 2).merge(-3)  # […, 64, 8, 8]
-    turned.allocation_domain.split(-1, lanes)  # […, 32, 16, 8]
-    for tile in slices:
-        tile.allocation_domain.swizzle(ln.Swizzle.XOR, -3, -2)
+    right.split(-3, 2)
+    right.reorder({-3: -1})  # [..., 2, lanes, registers, 2]: two tiles a move
+    lanes = 16 // left.dtype.size
+    for name, tile, held in zip(("a", "b"), slices, (left, right), strict=True):
+        along_k = str(f[name].shape[-1]) == "K"
+        if not along_k:
+            tile.reorder({-1: -2})
+        layout = tile.allocation_domain
+        layout.split(-1, lanes)
+        if along_k:
+            layout.split(-3, 2).merge(-3)  # […, 64, 8, 8]: two rows of 64 bytes are one of 128
+        layout.swizzle(ln.Swizzle.XOR, -3, -2)
         in_flight(tile, warps, stages)
-    left.move_by("ldmatrix.x4")
-    if right.dtype.size == 2:
-        right.split(-3, 2)
-        right.reorder({-3: -1})  # [..., 2, lanes, registers, 2]: two tiles a move
-        right.move_by("ldmatrix.x4.trans")
+        if along_k:
+            held.move_by("ldmatrix.x4")
+        elif held.dtype.size == 2:
+            held.move_by("ldmatrix.x4.trans")
     product.compute_at(total, -1)
-    ln.inline_most([*product.producers, *widened(f)], replay=True)
+    kept = (*f.inputs, *slices, left, right, total, c)
+    ln.inline_most([t for t in f.tensors if t not in kept], replay=True)
 
 
 @gemm.schedule("gpu_persistent")

@@ -111,6 +111,72 @@ def gpu(f, threads=16, tile=4, depth=64, stages=2):
     inline_epilogue(f)
 
 
+@int8_gemm.schedule("gpu_mma")
+def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3):
+    """Tensor cores: `warps` warps of a block, each with `tiles` tiles of `mma.m16n8k32`.
+
+    A block owns 128 x 128 results and goes through a and b in slices of 64 bytes along k, which are
+    in flight to shared memory `stages` - 1 slices ahead. Both operands lie along k, as the
+    instruction wants their rows: LDSM loads four matrices of 8 rows, of a one tile, of b two. Its
+    pieces of 16 bytes are permuted by an XOR with the number of the row, so that eight rows read
+    at once lie in banks of their own. Sums are scaled in the registers that the instruction leaves
+    them in, and stored from there.
+    """
+    y, total = f["y"], f["total"]
+    (product,) = total.producers
+    left, right = product.producers
+    (turned,) = right.producers
+    row = ln.instructions["mma.m16n8k32.s32.s8"]
+    rows, columns, depth = row.extents.values()
+    slices = [f[name].cache_after() for name in ("a", "b")]
+    held = [tile.cache_after() for tile in slices]
+
+    y.split(1, columns * tiles[1] * warps[1])
+    y.split(0, rows * tiles[0] * warps[0])
+    y.reorder({2: 1})  # [M / 128, N / 128, 128, 128]
+    y.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
+    total.compute_at(y, 2)
+    total.split(4, depth * tiles[2])
+    total.reorder({4: 2})  # [M / 128, N / 128, K / 64, 128, 128, 64]
+    for tensor, at in ((y, 2), (total, 3)):
+        tensor.split(at + 1, columns)
+        tensor.split(at + 1, tiles[1])
+        tensor.split(at, rows)
+        tensor.split(at, tiles[0])
+        order = list(range(tensor.ndim))
+        order[at : at + 6] = [at + n for n in (0, 3, 1, 4, 2, 5)]
+        tensor.reorder(order)  # [..., warps, warps, 4, 4, 16, 8, ...]
+        tensor.parallelize({at: ln.ParallelType.block_z, at + 1: ln.ParallelType.block_y})
+    total.split(-1, depth)
+    total.reorder({-2: 5})  # [M / 128, N / 128, K / 64, warps, warps, 2, 4, 4, 16, 8, 32]
+    for tile, operand in zip(slices, held, strict=True):
+        tile.memory, operand.memory = ln.SHARED, ln.WARP
+        tile.compute_at(total, 3)
+        operand.compute_at(total, 6)
+    total.instruct(row.name, axes=(-3, -2, -1))
+    y.distribute(row.operands["d"].fragment, axes=(-2, -1))
+
+    for tile in slices:
+        layout = tile.allocation_domain
+        layout.split(-1, 16).split(-3, 2).merge(-3)  # [..., 64, 8, 16]
+        layout.swizzle(ln.Swizzle.XOR, -3, -2)
+        tile.split(-1, 16)
+        tile.merge(-3)
+        tile.split(-2, 32)
+        tile.split(-3, warps[1])
+        tile.split(-4, warps[0])  # [..., rounds, warps, warps, lanes, 16]
+        tile.parallelize({-4: ln.ParallelType.block_z, -3: ln.ParallelType.block_y})
+        tile.parallelize({-2: ln.ParallelType.block_x, -1: ln.ParallelType.vectorize})
+        tile.move_by("cp.async").circular_buffer(stages)
+    held[1].split(-3, 2)
+    held[1].reorder({-3: -1})  # [..., 2, lanes, registers, 2]: two tiles a move
+    for operand in held:
+        operand.move_by("ldmatrix.x4")
+    product.compute_at(total, -1)
+    ln.inline_most([left, right, turned], replay=True)
+    inline_epilogue(f)
+
+
 @int8_gemm.schedule("cpu")
 def cpu(f, rows=8):
     """A core owns rows of y, `rows` at a time, and goes through b for them all.

@@ -13,6 +13,7 @@ import pytest
 
 import loopnest as ln
 from kernels.gemm import gemm
+from kernels.int8_gemm import int8_gemm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
@@ -81,5 +82,83 @@ def test_machine_code(result, whole):
     assert resources.spill_bytes == 0
 
 
+FORMS = [
+    {"turned": "a"},
+    {"turned": "b"},
+    {"turned": "ab"},
+    {"batch": True},
+    {"gelu": True},
+    {"turned": "b", "batch": True, "gelu": True},
+    {"turned": "ab", "dtype": ln.float32},
+]
+
+
+def formed(turned="", batch=False, gelu=False, dtype=ln.float16):
+    """Return a product of other math, scheduled as gemm is."""
+    lead, order = (("B",), (0, 2, 1)) if batch else ((), (1, 0))
+    with ln.Fusion("product") as f:
+        a = f.input("a", (*lead, *("KM" if "a" in turned else "MK")), dtype)
+        b = f.input("b", (*lead, *("NK" if "b" in turned else "KN")), dtype)
+        left = ln.permute(a, order) if "a" in turned else a
+        right = ln.permute(b, order) if "b" in turned else b
+        c = ln.matmul(left, right, dtype=ln.float32)
+        f.output(ln.gelu(c + f.input("bias", ("N",), ln.float32)) if gelu else c, "c")
+    gemm.schedules["gpu_mma"](f)
+    return f
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_other_math(form, monkeypatch):
+    """Operands transposed, batches, and what is computed of the sums where they lie."""
+    f = formed(**form)
+    kernel = ln.lower(f)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    monkeypatch.setenv("LOOPNEST_VERIFY", "0")
+    runs = [ln.compile(kernel, target=target) for target in ("interpret", "c")]
+    rng = np.random.default_rng(2)
+    for sizes in (
+        {"M": 33, "N": 17, "K": 24},
+        {"M": 40, "N": 40, "K": 40},
+        {"M": 1, "N": 1, "K": 1},
+    ):
+        shapes = [[{"B": 2, **sizes}[str(s)] for s in x.shape] for x in f.inputs]
+        arrays = [
+            rng.standard_normal(s).astype(x.dtype.numpy)
+            for s, x in zip(shapes, f.inputs, strict=True)
+        ]
+        wanted, bound = ln.evaluate(f, *arrays), ln.error_bound(f, *arrays)
+        for run in runs:
+            assert np.all(np.abs(run(*arrays).astype(np.float64) - wanted) <= bound), run.target
+
+
+@pytest.mark.parametrize("form", [{}, *FORMS], ids=str)
+def test_loads_of_other_math(form):
+    """LDSM loads what lies along k, and transposes elements of two bytes."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    sass = ln.lower(formed(**form)).sass("sm_90")
+    straight, turned = sass.count("LDSM.16.M88.4"), sass.count("LDSM.16.MT88.4")
+    if form.get("dtype") is ln.float32:
+        assert (straight > 0, turned) == (True, 0)  # b lies along k; a is loaded one by one
+    else:
+        assert (turned > 0) == ("a" in form.get("turned", "") or "b" not in form.get("turned", ""))
+        assert (straight > 0) == (
+            "a" not in form.get("turned", "") or "b" in form.get("turned", "")
+        )
+
+
+def test_bytes():
+    """The sums of int8_gemm are those of IMMA."""
+    kernel = int8_gemm.lower("gpu_mma")
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    assert ln.profile(kernel, M=256, N=256, K=256).bank_conflicts == 0
+    pytest.importorskip("cuda.bindings.nvrtc")
+    (function,) = sass_text.functions(kernel.sass("sm_90")).values()
+    loop = max([function.code(places) for places in function.loops], key=_products)
+    counts = [loop.names[name] for name in ("IMMA", "LDSM", "LDGSTS", "BAR", "LDG")]
+    assert counts == [32, 12, 4, 1, 0]
+    assert len(loop) <= 170
+    assert kernel.resources("sm_90").spill_bytes == 0
+
+
 def _products(code):
-    return code.names["HMMA"]
+    return code.names["HMMA"] + code.names["IMMA"]
