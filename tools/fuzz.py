@@ -9,10 +9,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 
 import click
@@ -30,6 +28,7 @@ from loopnest.devtools.fuzzing.case_lines import Case
 from loopnest.devtools.fuzzing.failures import Failure
 from loopnest.devtools.fuzzing.shrink import Shrinker
 from loopnest.devtools.fuzzing.verdicts import judge_case
+from loopnest.devtools.work_farm import Lost, Opener, finished, opener, processes
 
 BATCH = 40
 TARGETS = {
@@ -122,6 +121,7 @@ class Tally:
     help="Worker processes.",
     show_default="the cores",
 )
+@click.option("--scheduler", help="A cluster of Dask's: tcp://HOST:8786, or local.")
 @click.option("--minutes", default=math.inf, help="Begin no more cases after so long.")
 @click.option("--resume/--no-resume", help="Do not judge again what was judged before.")
 @click.option("--target", type=click.Choice(list(TARGETS)), default="both", show_default=True)
@@ -131,11 +131,13 @@ class Tally:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("build/fuzz"),
               show_default=True, help="The folder for failing cases.")  # fmt: skip
 def main(
-    numbers: tuple[int, ...], count: int, start: int, seed: int, jobs: int, target: str,
-    verify: bool, refused: bool, shrink: bool, resume: bool, minutes: float, out: Path,
+    numbers: tuple[int, ...], count: int, start: int, seed: int, jobs: int,
+    scheduler: str | None, target: str, verify: bool, refused: bool, shrink: bool, resume: bool,
+    minutes: float, out: Path,
 ) -> None:  # fmt: skip
     console = Console()
     tally = Tally()
+    opened = opener(jobs, scheduler) or processes(1)
     asked = {"verify": verify, "refused": refused}
     targets = (*TARGETS[target], *(name for name, wanted in asked.items() if wanted))
     wanted = list(numbers) or list(range(start, start + count))
@@ -153,7 +155,7 @@ def main(
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("judging", total=len(wanted))
         end = time.monotonic() + 60 * minutes
-        for outcome in outcomes(wanted, seed, targets, jobs, end):
+        for outcome in outcomes(wanted, seed, targets, opened, 2 * jobs, end):
             tally.add(outcome)
             journal.write(outcome)
             if outcome.failure is not None:
@@ -173,63 +175,34 @@ def _judge(numbers: list[int], seed: int, targets: tuple[str, ...]) -> list[Outc
 
 
 def outcomes(
-    numbers: list[int], seed: int, targets: tuple[str, ...], jobs: int, end: float = math.inf
+    numbers: list[int],
+    seed: int,
+    targets: tuple[str, ...],
+    opened: Opener,
+    most: int,
+    end: float = math.inf,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each case, as batches end; none is begun after the time `end`.
 
-    A worker that dies takes its batch with it; the cases are then judged one by one, each in a
-    process of its own, and the ones that die again are reported as crashes.
+    A worker that dies takes its batch with it; the cases are then judged one by one, and the ones
+    that die again are reported as crashes. `most` batches are submitted at a time.
     """
     batches = [numbers[n : n + BATCH] for n in range(0, len(numbers), BATCH)]
-    lost: list[int] = []
-    while batches:
-        with _pool(jobs) as pool:
-            running = {}
-            queue = iter(batches)
-            left: list[list[int]] = []
-            for batch in queue:
-                if time.monotonic() > end:
-                    queue = iter(())
-                    break
-                running[pool.submit(_judge, batch, seed, targets)] = batch
-                if len(running) < 2 * jobs:
-                    continue
-                yield from _finished(running, lost, left)
-                if left:
-                    break
-            while running:
-                yield from _finished(running, lost, left)
-            batches = [*left, *queue]
-        if left:
-            yield from _one_by_one(lost, seed, targets)
-            lost = []
-
-
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
-
-
-def _finished(
-    running: dict[Future[list[Outcome]], list[int]], lost: list[int], left: list[list[int]]
-) -> Iterator[Outcome]:
-    done, _ = wait(running, return_when=FIRST_COMPLETED)
-    for future in done:
-        batch = running.pop(future)
-        try:
-            yield from future.result()
-        except BrokenProcessPool:
-            lost.extend(batch)
-            left.append([])
-
-
-def _one_by_one(numbers: list[int], seed: int, targets: tuple[str, ...]) -> Iterator[Outcome]:
-    for number in numbers:
-        with _pool(1) as pool:
-            try:
-                yield from pool.submit(_judge, [number], seed, targets).result()
-            except BrokenProcessPool:
-                case = _lines_of(number, seed)
-                yield Outcome(number, case, Failure("crash", "the process died", where="on c"))
+    work = partial(_judge, seed=seed, targets=targets)
+    begun = (batch for batch in batches if time.monotonic() <= end)
+    died: list[int] = []
+    for batch, found in finished(opened, work, begun, most):
+        if isinstance(found, Lost):
+            died += batch
+        else:
+            yield from found
+    for batch, found in finished(opened, work, [[number] for number in died], 1):
+        if isinstance(found, Lost):
+            (number,) = batch
+            failure = Failure("crash", "the process died", where="on c")
+            yield Outcome(number, _lines_of(number, seed), failure)
+        else:
+            yield from found
 
 
 def _lines_of(number: int, seed: int) -> Case:

@@ -8,11 +8,8 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import lru_cache
-from multiprocessing import get_context
+from functools import lru_cache, partial
 from pathlib import Path
 from random import Random
 
@@ -23,6 +20,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from loopnest.devtools.work_farm import Lost, Opener, finished, opener, processes
 from mutation.journal import Journal, is_of
 from mutation.judge import Verdict, judge_mutant, judge_original, mutants_of
 from mutation.mutant import Mutant
@@ -83,6 +81,7 @@ class Task:
 @click.option("--only-random", is_flag=True, help="Leave the kernels of --folder out.")
 @click.option("--seed", default=0, show_default=True, help="Of random kernels and of --limit.")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Worker processes.")
+@click.option("--scheduler", help="A cluster of Dask's: tcp://HOST:8786, or local.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("build/mutants.md"),
               show_default=True, help="The report.")  # fmt: skip
 @click.option("--json", "json_out", type=click.Path(path_type=Path), help="All verdicts.")
@@ -92,8 +91,9 @@ class Task:
 @click.option("--show", metavar="NAME#NUMBER", help="Print one mutant, its nest and its verdict.")
 def main(
     folders: tuple[Path, ...], kernels: tuple[str, ...], kinds: tuple[str, ...], limit: int | None,
-    randoms: int, legal: int, only_random: bool, seed: int, jobs: int, out: Path,
-    json_out: Path | None, kept: Path | None, resume: bool, seconds: float | None,
+    randoms: int, legal: int, only_random: bool, seed: int, jobs: int,
+    scheduler: str | None, out: Path, json_out: Path | None, kept: Path | None, resume: bool,
+    seconds: float | None,
     show: str | None,
 ) -> None:  # fmt: skip
     console = Console()
@@ -109,7 +109,8 @@ def main(
     tally, journal = Tally(), Journal(kept)
     known = journal.read() if resume else {}
     tasks = list(plan(keys, plain, Drawn(chosen, limit, seed), known, tally, console))
-    judge_all(tasks, Terms(chosen, seconds), jobs, tally, journal, console)
+    opened = opener(jobs, scheduler) or processes(1)
+    judge_all(tasks, Terms(chosen, seconds), opened, 2 * jobs, tally, journal, console)
     title = f"Mutants of {len(tally.originals)} programs"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(markdown(tally, title), encoding="utf-8")
@@ -214,7 +215,8 @@ def work(task: Task, terms: Terms) -> list[Verdict]:
 def judge_all(
     tasks: Sequence[Task],
     terms: Terms,
-    jobs: int,
+    opened: Opener,
+    most: int,
     tally: Tally,
     journal: Journal,
     console: Console,
@@ -231,7 +233,7 @@ def judge_all(
         left = list(tasks)
         while left:
             lost: list[Task] = []
-            for task, verdicts in judged(left, terms, jobs, lost):
+            for task, verdicts in judged(left, terms, opened, most, lost):
                 journal.write(verdicts)
                 target = tally.verdicts if task.numbers else tally.originals
                 target.extend(verdicts)
@@ -252,26 +254,14 @@ def judge_all(
 
 
 def judged(
-    tasks: Sequence[Task], terms: Terms, jobs: int, lost: list[Task]
+    tasks: Sequence[Task], terms: Terms, opened: Opener, most: int, lost: list[Task]
 ) -> Iterator[tuple[Task, list[Verdict]]]:
     """Yield tasks with their verdicts as they end; those that die are added to `lost`."""
-    queue = list(reversed(tasks))
-    while queue:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-            running: dict[Future[list[Verdict]], Task] = {}
-            broken = False
-            while (queue or running) and not (broken and not running):
-                while queue and len(running) < 2 * jobs and not broken:
-                    task = queue.pop()
-                    running[pool.submit(work, task, terms)] = task
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    task = running.pop(future)
-                    try:
-                        yield task, future.result()
-                    except BrokenProcessPool:
-                        broken = True
-                        lost.append(task)
+    for task, found in finished(opened, partial(work, terms=terms), tasks, most):
+        if isinstance(found, Lost):
+            lost.append(task)
+        else:
+            yield task, found
 
 
 # What is printed

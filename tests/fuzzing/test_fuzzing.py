@@ -29,6 +29,7 @@ from loopnest.devtools.fuzzing.judge import (
 from loopnest.devtools.fuzzing.shrink import Shrinker
 from loopnest.devtools.fuzzing.size_draws import choose_sizes
 from loopnest.devtools.fuzzing.snapshot import Snapshot
+from loopnest.devtools.work_farm import processes
 from loopnest.facade import Kernel
 from loopnest.kir import map_body
 from loopnest.scalar import dtypes
@@ -332,4 +333,4 @@ def test_a_part_ends_after_its_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is begun is ended, nothing more is begun."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
     fuzz = import_module("fuzz")
-    assert list(fuzz.outcomes([*range(99)], 0, (), 1, end=0.0)) == []
+    assert list(fuzz.outcomes([*range(99)], 0, (), processes(1), 2, end=0.0)) == []

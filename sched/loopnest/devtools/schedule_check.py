@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from loopnest.devtools.cli_spec import CliError, Source, sentence_of
 from loopnest.devtools.harness import (
     Arguments,
     Array,
@@ -22,6 +23,7 @@ from loopnest.devtools.harness import (
     oracle,
 )
 from loopnest.devtools.trial_sizes import MOST_POINTS, Sizes, may_run, sizes_of_variants
+from loopnest.devtools.work_farm import KernelFile
 from loopnest.errors import CostError, KernelFault, LaunchError, LoopnestError, NotSupported
 from loopnest.scalar.arguments import size_value
 
@@ -166,6 +168,40 @@ def check_schedule(
     except (Exception, SystemExit) as error:  # the user's math, schedule or reference may raise
         check.failed(error)
     return replace(check.done, seconds=time.perf_counter() - started)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckJob:
+    """The check of one schedule, as a value.
+
+    Args:
+        file: that has the kernel.
+        kernel, schedule: their names.
+        params, values, release, invariant: as of `check_schedule`.
+        place: in the order of what was asked for.
+    """
+
+    file: KernelFile
+    kernel: str
+    schedule: str
+    params: Mapping[str, Any]
+    values: Mapping[str, float]
+    release: bool
+    invariant: tuple[str, ...]
+    place: int
+
+
+def checked_job(job: CheckJob) -> Checked:
+    """Check a schedule in a worker; an error is its sentence, with its place in the file."""
+    source = Source(script=False)
+    source.load(job.file.local())
+    found = check_schedule(
+        source.named(job.kernel), job.schedule, job.params, job.values, release=job.release,
+        invariant=job.invariant,
+    )  # fmt: skip
+    if found.error is None:
+        return found
+    return replace(found, error=CliError(sentence_of(found.error, source.file)))
 
 
 @dataclass(slots=True)

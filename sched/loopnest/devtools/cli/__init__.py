@@ -176,6 +176,14 @@ def _options(*names: str) -> Callable[[Command], Command]:
         "json_text": click.option(
             "--json", "as_json_text", is_flag=True, help="Print JSON, for other programs."
         ),
+        "jobs": click.option(
+            "--jobs", default=1, type=click.IntRange(min=1), show_default=True,
+            help="Processes that share the work.",
+        ),
+        "scheduler": click.option(
+            "--scheduler", metavar="tcp://HOST:8786|local",
+            help="A cluster of Dask's that does the work.",
+        ),
         "json": click.option(
             "--json", "as_json", is_flag=True, help="Print JSON, for other programs."
         ),
@@ -269,7 +277,7 @@ def command_line(script: bool, prog: str) -> click.Group:
     add("profile", profile, "device", "json", *common)
     add("report", report, "output", "beside", "device", *common)
     group.add_command(_explain_command(spec))
-    add("fuzz", fuzz, "seed", "count", "time", "verify", "json", *common)
+    add("fuzz", fuzz, "seed", "count", "time", "verify", "json", "jobs", "scheduler", *common)
     add("tune", tune_schedule, "target", "budget", "defaults", "json_text", "define")
     group.add_command(_check_command(script, prog))
     if not script:
@@ -294,7 +302,9 @@ def _explain_command(spec: Callable[[Command], Command]) -> click.Command:
 def _check_command(script: bool, prog: str) -> click.Command:
     metavar = "[KERNEL[@SCHEDULE]]" if script else "FILE|FOLDER[:KERNEL[@SCHEDULE]]"
     spec = _spec(script, metavar)
-    options = _options("define", "param", "strict", "invariant", "release", "json")
+    options = _options(
+        "define", "param", "strict", "invariant", "release", "jobs", "scheduler", "json"
+    )
     text = f"{CHECK_HELP}\n{_check_examples(prog, script)}"
     return click.command("check", help=text, short_help="Prove, sanitize and compare kernels.")(
         options(spec(click.pass_obj(check)))

@@ -33,6 +33,7 @@ from loopnest.devtools.cli_spec import (
     choose_all,
     sentence_of,
 )
+from loopnest.devtools.work_farm import KernelFile, Lost, Opener, finished, opener
 
 if TYPE_CHECKING:
     from loopnest.devtools.schedule_check import Checked
@@ -72,29 +73,19 @@ def check(
     invariant: Sequence[str],
     release: bool,
     as_json: bool,
+    jobs: int,
+    scheduler: str | None,
     define: Sequence[str],
     param: Sequence[str],
 ) -> None:
     """Check what `spec` names; see `HELP`."""
-    from loopnest.devtools.schedule_check import check_schedule
-
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # of the user's own prints
         asked = choose_all(source, spec, define, param)
         if asked.broken and not asked.found and not asked.skipped:
             raise CliError("; ".join([sentence for _, sentence in asked.broken]))
         rows = [_Row(found, tuple(dict.fromkeys(invariant))) for found in asked.found]
         with _progress(rows, strict, as_json) as update:
-            for row in rows:
-                choice = row.found.choice
-                row.checked = check_schedule(
-                    choice.kernel,
-                    choice.schedule,
-                    choice.params,
-                    choice.values,
-                    partial(update, row),
-                    release,
-                    row.invariant,
-                )
+            _check_rows(rows, release, opener(jobs, scheduler), update)
         _require_sizes(rows, asked)
     if as_json:
         click.echo(json.dumps(_report(rows, asked, strict), indent=2))
@@ -116,6 +107,36 @@ def _require_sizes(rows: Sequence[_Row], asked: Asked) -> None:
             known = sorted({size for checked in lowered for size in checked.sizes})
             found = f"no kernel has the size '{name}'"
             raise CliError(f"--invariant {name}: {found}; their sizes are {', '.join(known)}")
+
+
+def _check_rows(
+    rows: Sequence[_Row],
+    release: bool,
+    opened: Opener | None,
+    update: Callable[[_Row, str], None],
+) -> None:
+    """Check each row here, or by workers."""
+    from loopnest.devtools.schedule_check import Checked, CheckJob, check_schedule, checked_job
+
+    if opened is None:
+        for row in rows:
+            choice, tell = row.found.choice, partial(update, row)
+            row.checked = check_schedule(
+                choice.kernel, choice.schedule, choice.params, choice.values, tell, release,
+                row.invariant,
+            )  # fmt: skip
+        return
+    files = {row.found.file: KernelFile.of(row.found.file) for row in rows}
+    jobs = []
+    for place, row in enumerate(rows):
+        choice = row.found.choice
+        own = (choice.kernel.name, choice.schedule, choice.params, choice.values)
+        jobs.append(CheckJob(files[row.found.file], *own, release, row.invariant, place))
+        update(row, "waiting")
+    for job, found in finished(opened, checked_job, jobs):
+        if isinstance(found, Lost):
+            found = Checked(job.kernel, job.schedule, error=CliError(found.why), stage="running")
+        rows[job.place].checked = found
 
 
 def _count(number: int, what: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Timer
@@ -14,11 +15,14 @@ from rich.console import Console
 
 from loopnest.devtools.cli.console_output import PATIENCE
 from loopnest.devtools.cli_spec import CliError, CommandOptions, Source, choose
+from loopnest.devtools.work_farm import KernelFile, Lost, Opener, finished, opener
 
 if TYPE_CHECKING:
-    from loopnest.devtools.fuzzing.kernel_fuzzing import Fuzzed
+    from loopnest.devtools.fuzzing.kernel_fuzzing import Fuzzed, KernelFuzzer
 
 _TIME = re.compile(r"([0-9.]+)\s*(s|m|h|)")
+_AT_A_TIME = 10
+"""How many schedules a worker judges at a time."""
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -30,6 +34,8 @@ def fuzz(
     budget: str,
     verify: bool,
     as_json: bool,
+    jobs: int,
+    scheduler: str | None,
     define: Sequence[str],
     param: Sequence[str],
 ) -> None:
@@ -53,7 +59,11 @@ def fuzz(
         seed, (*targets, *(("verify",) if verify else ())),
     )  # fmt: skip
     with _progress(choice.label, count) as tell:
-        found = fuzzer.run(count, _seconds(budget), tell)
+        opened = opener(jobs, scheduler)
+        if opened is None:
+            found = fuzzer.run(count, _seconds(budget), tell)
+        else:
+            found = _shared(fuzzer, count, _seconds(budget), opened, 2 * jobs, tell)
     if as_json:
         click.echo(json.dumps(_plain(found), indent=2))
     elif found.failure is not None:
@@ -63,6 +73,41 @@ def fuzz(
     if found.failure is not None:
         calls = f"{found.calls_left} call{'' if found.calls_left == 1 else 's'}"
         raise CliError(f"{choice.kernel.name}: schedule {found.schedules} failed, by {calls}")
+
+
+def _shared(
+    fuzzer: KernelFuzzer,
+    count: int,
+    seconds: float,
+    opened: Opener,
+    most: int,
+    tell: Callable[[Fuzzed, str], None],
+) -> Fuzzed:
+    """Let workers judge the schedules, some at a time, to the first failure that is found."""
+    from loopnest.devtools.fuzzing.failures import Failure
+    from loopnest.devtools.fuzzing.kernel_fuzzing import Fuzzed, FuzzJob, fuzzed_job
+
+    file, end = KernelFile.of(fuzzer.file), time.monotonic() + seconds
+    total = Fuzzed()
+
+    def jobs() -> Iterator[FuzzJob]:
+        for first in range(0, count, _AT_A_TIME):
+            left = end - time.monotonic()
+            if left > 0:
+                yield FuzzJob(
+                    file, fuzzer.kernel.name, fuzzer.schedule, fuzzer.params, fuzzer.fixed,
+                    fuzzer.seed, tuple(fuzzer.targets), first, min(_AT_A_TIME, count - first), left,
+                )  # fmt: skip
+
+    for job, found in finished(opened, fuzzed_job, jobs(), most):
+        if isinstance(found, Lost):
+            where = f"of schedules {job.first}..{job.first + job.count - 1}"
+            found = Fuzzed(failure=Failure("crash", f"{found.why}, {where}"))
+        total.add(found)
+        tell(total, "judging")
+        if total.failure is not None:
+            break
+    return total
 
 
 def _params(choice: CommandOptions, named: str) -> dict[str, object]:

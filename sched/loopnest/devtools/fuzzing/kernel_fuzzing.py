@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import loopnest as ln
+from loopnest.devtools.cli_spec import Source
 from loopnest.devtools.fuzzing.case_lines import Case, Session, Sizes, variable_of
 from loopnest.devtools.fuzzing.failures import Failure
 from loopnest.devtools.fuzzing.judge import Expected, expect
@@ -17,6 +18,7 @@ from loopnest.devtools.fuzzing.shrink import Shrinker
 from loopnest.devtools.fuzzing.size_draws import choose_sizes
 from loopnest.devtools.fuzzing.verdicts import judge_case, judge_schedule, lowered_or_serial
 from loopnest.devtools.kernel_def import KernelDef
+from loopnest.devtools.work_farm import KernelFile
 from loopnest.errors import LaunchError
 from loopnest.scalar.arguments import size_value
 
@@ -42,6 +44,16 @@ class Fuzzed:
     failure: Failure | None = None
     script: str = ""
     calls_left: int = 0
+
+    def add(self, other: Fuzzed) -> None:
+        """Take in what became of others; the failure is the first that was found."""
+        self.schedules += other.schedules
+        self.kernels += other.kernels
+        self.runs += other.runs
+        self.calls += other.calls
+        if self.failure is None:
+            self.failure, self.script = other.failure, other.script
+            self.calls_left = other.calls_left
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,7 @@ class KernelFuzzer:
         count: int,
         seconds: float,
         tell: Callable[[Fuzzed, str], None] = lambda found, what: None,
+        first: int = 0,
     ) -> Fuzzed:
         """Judge random schedules, to the first failure, and make that small.
 
@@ -105,12 +118,13 @@ class KernelFuzzer:
             count: how many at most.
             seconds: begin no more after so long.
             tell: is told what goes on.
+            first: the number of the first one.
         """
         found, sizes = Fuzzed(), self.sizes()
         fusion = self.start().fusion
         expected = [expect(fusion, s, self.seed, self.kernel.ranges) for s in sizes]
         end = time.monotonic() + seconds
-        for number in range(count):
+        for number in range(first, first + count):
             if time.monotonic() > end:
                 break
             tell(found, "judging")
@@ -186,6 +200,40 @@ def _has_data(fusion: ln.Fusion, sizes: Sizes) -> bool:
         if empty and all(size_value(extent, sizes) for extent in inputs[declared.name].sizes):
             return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class FuzzJob:
+    """Some random schedules of a kernel, as a value.
+
+    Args:
+        file: that has the kernel.
+        kernel: its name.
+        schedule, params, sizes, seed, targets: as of `KernelFuzzer`.
+        first, count, seconds: as of its `run`.
+    """
+
+    file: KernelFile
+    kernel: str
+    schedule: str
+    params: Mapping[str, Any]
+    sizes: Mapping[str, int]
+    seed: int
+    targets: tuple[str, ...]
+    first: int
+    count: int
+    seconds: float
+
+
+def fuzzed_job(job: FuzzJob) -> Fuzzed:
+    """Judge the schedules of a job, in a worker."""
+    source = Source(script=False)
+    source.load(job.file.local())
+    fuzzer = KernelFuzzer(
+        source.named(job.kernel), source.file, job.schedule, job.params, job.sizes, job.seed,
+        job.targets,
+    )  # fmt: skip
+    return fuzzer.run(job.count, job.seconds, first=job.first)
 
 
 def _written(value: object) -> str:

@@ -1,0 +1,167 @@
+"""Work over executors: workers that die, kernel files as values, check and fuzz by workers."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import sys
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import loopnest as ln
+from helpers.command_line import SCALE, call, output, refusal
+from loopnest.devtools.work_farm import KernelFile, Lost, cluster, finished, given, processes
+
+
+def squared(number):
+    return number * number
+
+
+def dies(folder, number):
+    """End the worker at 3, and leave a mark at each number."""
+    (Path(folder) / f"{number}.{os.getpid()}").touch()
+    if number == 3:
+        os._exit(1)
+    return number
+
+
+def fails(number):
+    raise ValueError(f"no {number}")
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_each_item_has_one_result(most):
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        found = list(finished(given(executor), squared, iter(range(20)), most))
+    assert sorted(found) == [(n, n * n) for n in range(20)]
+
+
+def test_a_worker_that_dies_loses_nothing_but_what_kills_it(tmp_path):
+    found = dict(finished(processes(2), partial(dies, str(tmp_path)), range(8), 4))
+    assert found == {
+        **{n: n for n in range(8)}, 3: Lost("its worker died (BrokenProcessPool)")
+    }  # fmt: skip
+    assert len(list(tmp_path.glob("3.*"))) == 2  # among others, and alone
+
+
+def test_an_executor_that_is_gone():
+    executor = concurrent.futures.ThreadPoolExecutor(1)
+    executor.shutdown()
+    opened = given(executor)
+    with pytest.raises(RuntimeError, match="cannot schedule new futures after shutdown"):
+        list(finished(opened, squared, [1, 2]))
+
+
+def test_what_work_raises_is_raised():
+    with (
+        concurrent.futures.ThreadPoolExecutor(1) as executor,
+        pytest.raises(ValueError, match=r"^no 1$"),
+    ):
+        list(finished(given(executor), fails, [1]))
+
+
+def test_items_are_taken_when_there_is_room():
+    taken = []
+
+    def items():
+        for n in range(9):
+            taken.append(n)
+            yield n
+
+    class Slow(concurrent.futures.Executor):
+        def submit(self, fn, *args):
+            assert len(taken) <= 10
+            future = concurrent.futures.Future()
+            future.set_result(fn(*args))
+            return future
+
+    seen = []
+    for item, _ in finished(lambda: nullcontext(Slow()), squared, items(), 2):
+        seen.append(item)
+        assert len(taken) <= len(seen) + 3
+    assert sorted(seen) == list(range(9))
+
+
+# Kernel files
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "scale.py"
+    path.write_text(SCALE)
+    return path
+
+
+def test_a_file_travels_as_its_text(file):
+    value = KernelFile.of(str(file))
+    assert value.local() == str(file)
+    file.write_text("changed = 1\n")
+    elsewhere = value.local()
+    assert elsewhere != str(file)
+    assert Path(elsewhere).read_text() == SCALE
+    assert Path(elsewhere).name == "scale.py"
+    assert value.local() == elsewhere
+
+
+# Commands
+
+
+def without_seconds(text):
+    found = json.loads(text)
+    for row in found["checked"]:
+        del row["seconds"]
+    return found
+
+
+def test_check_by_processes_says_the_same(file):
+    spec = [f"{file}:scale@gpu", "--json"]
+    alone = without_seconds(output("check", *spec))
+    assert without_seconds(output("check", *spec, "--jobs", "2")) == alone
+
+
+def test_check_by_processes_shows_failures(file):
+    alone, shared = [call("check", str(file), *more) for more in ((), ("--jobs", "2"))]
+    assert alone.exit_code == shared.exit_code == 1
+    sentence = (
+        "scale.py:25: T2.split" if "T2.split" in alone.stdout else "y.split(axis=3, factor=2)"
+    )
+    assert sentence in alone.stdout
+    assert sentence in shared.stdout
+    assert "3 of 5 schedules failed" in alone.stderr
+    assert "3 of 5 schedules failed" in shared.stderr
+
+
+def test_fuzz_by_processes(file):
+    spec = [f"{file}:scale", "--count", "25", "--json"]
+    alone = json.loads(output("fuzz", *spec))
+    assert json.loads(output("fuzz", *spec, "--jobs", "2")) == alone
+
+
+# Dask
+
+
+def test_no_scheduler(file):
+    pytest.importorskip("distributed")
+    said = refusal("check", f"{file}:scale@gpu", "--scheduler", "tcp://127.0.0.1:1")
+    assert said.startswith("error: scheduler 'tcp://127.0.0.1:1': there is no scheduler to reach (")
+    assert said.endswith("); start one by 'dask scheduler'\n")
+
+
+def test_dask_is_missing(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    said = refusal("check", f"{file}:scale@gpu", "--scheduler", "local")
+    assert said == (
+        "error: scheduler 'local': dask.distributed is not installed; "
+        "pip install 'loopnest[farm]'\n"
+    )
+
+
+def test_a_local_cluster(tmp_path):
+    pytest.importorskip("distributed")
+    found = dict(finished(cluster("local", 2), squared, range(12)))
+    assert found == {n: n * n for n in range(12)}
+    assert ln.LOCAL  # the package is loaded on the workers as here
