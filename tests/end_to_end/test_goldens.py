@@ -39,6 +39,7 @@ from kernels.rope import rope
 from kernels.row_sum import row_sum
 from kernels.smith_waterman import smith_waterman
 from kernels.softmax import softmax
+from kernels.sort_rows import sort_rows
 from kernels.spmv import spmv, spmv_csr
 from kernels.transpose import transpose
 from kernels.varlen_attention import varlen_attention
@@ -49,8 +50,8 @@ KERNELS = (
     bilinear, blur, column_sum, concatenate, conv1d, conv2d, cross_entropy, cumsum, cumsum_long,
     dropout, embedding, embedding_grad, gemm, grid_sum, group_norm, grouped_gemm, histogram,
     int8_gemm, jacobi3d, layernorm, layernorm_backward, lstm_cell, lstm_sequence, max_pool, nbody,
-    power_iteration, rmsnorm, rope, row_sum, smith_waterman, softmax, spmv, spmv_csr, transpose,
-    varlen_attention,
+    power_iteration, rmsnorm, rope, row_sum, smith_waterman, softmax, sort_rows, spmv, spmv_csr,
+    transpose, varlen_attention,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

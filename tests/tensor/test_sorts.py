@@ -107,6 +107,18 @@ def compiled(text: str) -> None:
         pytest.skip(str(error))
 
 
+def test_a_gather_at_an_order_and_one_alone_have_schedules() -> None:
+    """What ends in a copy of one of several operands is no sort."""
+    for order in (False, True):
+        with ln.Fusion("rows") as f:
+            x, i = f.input("x", ("N", 3), ln.float32), f.input("i", ("N",), ln.int32)
+            f.output(ln.take(x, ln.argsort(i) if order else i, 0), "y")
+        x, i = drawn(ln.float32, 7, 3), np.array([3, 1, 0, 6, 2, 5, 4], np.int32)
+        ln.auto_schedule(f)
+        found = ln.compile(f, target="c")(x, i)
+        assert_equal(found, x[np.argsort(i) if order else i])
+
+
 def test_a_sort_without_a_schedule() -> None:
     f = fusion(ln.sort, ("N",), ln.int16)
     x = drawn(ln.int16, 90)

@@ -41,7 +41,7 @@ def accepts_whole(fusion: ln.Fusion, processor: Processor) -> bool:
         return False
     (found,) = fusion.outputs
     own = upstream(fusion.outputs)
-    while found.definition is not None and found.definition.is_copy:
+    while found.definition is not None and found.definition.is_copy and len(found.producers) == 1:
         (found,) = found.producers
     made = [t.definition for t in own if t.definition is not None]
     folds = {d.op for d in made if d.reducer is not None}
