@@ -65,7 +65,7 @@ def gpu(f, rows=4):
 
 @sort_rows.schedule("cpu")
 def cpu(f, rows=16):
-    """A core takes `rows` rows together, a vector across them; all stages of them are in a cache."""
+    """A core takes `rows` rows together, vectors across them; all their stages are in a cache."""
     x, y = f["x"], f["y"]
     columns, last = x.cache_after(), y.cache_before()
     kept = [columns, *stages_of(f), last]
