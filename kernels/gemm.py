@@ -345,7 +345,8 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
         if not along_k:
             tile.reorder({-1: -2})
         layout = tile.allocation_domain
-        layout.split(-1, lanes)
+        # Elements of 4 bytes that go one by one: four rows of eight neighbours are read at once.
+        layout.split(-1, 2 * lanes if lanes == 4 and not along_k else lanes)
         if along_k:
             layout.split(-3, 2).merge(-3)  # […, 64, 8, 8]: two rows of 64 bytes are one of 128
         layout.swizzle(ln.Swizzle.XOR, -3, -2)

@@ -23,6 +23,10 @@ def test_no_command_is_shown_that_does_not_exist():
         "run",
         "bench",
         "profile",
+        "report",
+        "explain",
+        "fuzz",
+        "tune",
         "check",
         "machine",
     ]

@@ -50,6 +50,7 @@ def trial_sizes(
     if not free:
         yield fixed
         return
+    tied = _tied(program, free)
     seen: list[Sizes] = []
     costly: list[tuple[int, Sizes]] = []
     for enough, candidates in (
@@ -58,6 +59,7 @@ def trial_sizes(
     ):
         for found in candidates:
             sizes = {**fixed, **found}
+            sizes |= {name: size_value(size, sizes) for name, size in tied.items()}
             if len(seen) >= enough or len(costly) >= _MOST_COSTLY:
                 break
             if sizes in seen or not fulfils(program, sizes):
@@ -70,6 +72,21 @@ def trial_sizes(
                 costly.append((points, sizes))
     if costly and not seen:
         yield min(costly, key=lambda one: one[0])[1]
+
+
+def _tied(program: kir.Program, free: Sequence[str]) -> dict[str, Expr]:
+    """Return the sizes that an assumption makes of others, as ``P == G + 1`` does."""
+    found: dict[str, Expr] = {}
+    for _, condition in program.conditions:
+        if not isinstance(condition, Op) or condition.op != "eq":
+            continue
+        for one, other in (condition.args, condition.args[::-1]):
+            names = {n.name for n in walk(other) if isinstance(n, Symbol)}
+            if isinstance(one, Symbol) and one.name in free and names.isdisjoint(found):
+                if one.name not in names:
+                    found[one.name] = other
+                break
+    return found
 
 
 def sizes_of_variants(program: kir.Program, fixed: Mapping[str, int]) -> list[Sizes]:

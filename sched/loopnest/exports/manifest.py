@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from loopnest import kir
-from loopnest.errors import CompileError, LaunchError, VerifyError
+from loopnest.errors import CompileError, LaunchError, VerifyError, kind_of
 from loopnest.exports.entry_point import ABI, EntryPoint, c_type, names_of
 from loopnest.exports.size_checks import check_sizes
 from loopnest.kir.shared_memory import shared_layout
@@ -112,6 +112,9 @@ def export_kernel(
     return _sha(text)
 
 
+_FOLDER = "name a folder that k.export made"
+
+
 def read_export(folder: str | os.PathLike[str], digest: str | None) -> Export:
     """Read an export, and hold each file against its digest.
 
@@ -119,14 +122,16 @@ def read_export(folder: str | os.PathLike[str], digest: str | None) -> Export:
         CompileError: there is none; a file is missing, or another than the manifest says; it is of
             another version, or its manifest is another than `digest` says.
     """
-    place = Path(folder)
     subject = f"load({str(folder)!r})"
     again = "export the kernel again"
+    if not isinstance(folder, (str, os.PathLike)):
+        raise CompileError(subject, f"{kind_of(folder)} is no path", _FOLDER)
+    place = Path(folder)
     try:
         text = (place / NAME).read_bytes()
     except OSError as error:
         reason = f"there is no {NAME} to read ({error.strerror})"
-        raise CompileError(subject, reason, "name a folder that k.export made") from None
+        raise CompileError(subject, reason, _FOLDER) from None
     if digest is not None and _sha(text) != digest:
         reason = f"its digest is {_sha(text)}, not {digest}"
         raise CompileError(subject, reason, "it is another export; trust it, or get the right one")
@@ -156,14 +161,18 @@ def read_export(folder: str | os.PathLike[str], digest: str | None) -> Export:
         if _sha(held[name]) != wanted:
             reason = f"{name} has the digest {_sha(held[name])}, where {NAME} says {wanted}"
             raise CompileError(subject, reason, f"it is damaged, or of another export; {again}")
-    try:
-        nest = manifest["nest"]["full"]
-        whole = nest in held and manifest["built"]["code"].keys() and manifest["target"]
-    except (TypeError, KeyError, AttributeError):
-        whole = False
-    if not whole:
+    if not _is_whole(manifest, held):
         raise CompileError(subject, f"{NAME} is damaged", again)
     return Export(place, manifest, held)
+
+
+def _is_whole(manifest: dict[str, Any], held: Files) -> bool:
+    """Whether a manifest names what loading needs."""
+    try:
+        nest = manifest["nest"]["full"]
+        return bool(nest in held and manifest["built"]["code"].keys() and manifest["target"])
+    except (TypeError, KeyError, AttributeError):
+        return False
 
 
 def _place(folder: str | os.PathLike[str], subject: str) -> Path:

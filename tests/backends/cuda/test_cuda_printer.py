@@ -236,6 +236,8 @@ def test_every_operation_compiles(name):
             continue
         if not dtype.signed and info.name == "ceildiv":
             continue
+        if info.name.startswith("ordinal") and name != info.name.replace("ordinal", "float"):
+            continue
         if info.name in ("and", "or", "not"):
             args = (d, d)[: info.arity]
         elif info.name == "where":

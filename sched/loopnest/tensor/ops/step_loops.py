@@ -113,7 +113,8 @@ def recur(
 
     Source: Halide's update definitions; jax.lax.scan.
     """
-    given = (over,) if isinstance(over, TensorView) else tuple(over)
+    found = (over,) if isinstance(over, TensorView) else _items("recur(…)", over, "over")
+    given = tuple([require_tensor("recur", x) for x in found])
     call = call_text("recur", (initial, *given), f"depth={depth}" if depth != 1 else "")
     _check_flags(call, keep, reverse, depth, bool(given))
     pasts = _pasts(call, initial, depth)
@@ -177,9 +178,9 @@ def _pasts(call: str, initial: object, depth: int) -> list[_Past]:
     return found
 
 
-def _items(call: str, value: object) -> Iterator[object]:
+def _items(call: str, value: object, what: str = "the state") -> Iterator[object]:
     if not isinstance(value, (tuple, list)):
-        raise DefinitionError(call, f"the state is {show(value)}", "use tensors, or tuples of them")
+        raise DefinitionError(call, f"{what} is {show(value)}", "use tensors, or tuples of them")
     yield from value
 
 
