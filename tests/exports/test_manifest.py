@@ -12,6 +12,7 @@ import pytest
 import loopnest as ln
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
+from loopnest.certificate import check_certificate
 from loopnest.scalar.pickling import SCHEMA
 
 
@@ -63,7 +64,9 @@ def test_the_manifest_says_what_is_exported(made):
     }  # fmt: skip
     assert found["assumptions"] == ["N > 0"]
     assert found["proof"] == {"status": "proved", "scope": "all sizes", "findings": []}
-    assert found["certificate"] is None
+    assert found["certificate"] == "twice.certificate"
+    _, report = check_certificate((folder / "twice.certificate").read_text())
+    assert str(report) == "proved for all sizes"
     assert found["statuses"]["100"] == "the assumption 'N > 0' does not hold"
     assert found["files"].keys() == {p.name for p in folder.iterdir() if p.name != "manifest.json"}
     for name, wanted in found["files"].items():
@@ -74,6 +77,7 @@ def test_the_manifest_says_what_is_exported(made):
 def test_launch_formulas_are_in_the_manifest(tmp_path):
     row_sum.lower("gpu").export(tmp_path, prove=False)
     found = json.loads((tmp_path / "manifest.json").read_text())
+    assert found["certificate"] is None
     assert found["variants"][0]["requires"] == ["D % 4 == 0"]
     assert found["variants"][0]["launches"] == [
         {"grid_x": "N", "block_x": "128", "shared_bytes": "16", "cooperative": False}

@@ -19,6 +19,7 @@ from loopnest import kir
 from loopnest.errors import CompileError, LaunchError, VerifyError, kind_of
 from loopnest.exports.entry_point import ABI, EntryPoint, c_type, names_of
 from loopnest.exports.size_checks import check_sizes
+from loopnest.kir.lowered import Lowered
 from loopnest.kir.shared_memory import shared_layout
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.pickling import SCHEMA
@@ -41,6 +42,9 @@ class Exportable(Protocol):
 
     @property
     def scalar(self) -> Exportable | None: ...
+
+    @property
+    def _lowered(self) -> Lowered: ...
 
     def text(self, *, full: bool = False) -> str: ...
 
@@ -72,7 +76,7 @@ def export_kernel(
     subject = f"{kernel.name}.export({str(folder)!r}, target={target!r})"
     place = _place(folder, subject)
     check_sizes(list(_sizes(kernel.program)), subject)
-    proof = _proof(kernel, subject) if prove else None
+    proof, certificate = _proof(kernel, subject) if prove else (None, "")
     files: Files
     if target == "c":
         entry, files, built = _c_files(kernel)
@@ -83,6 +87,8 @@ def export_kernel(
     name = entry.prefix
     files[f"{name}.nest"] = (str(kernel) + "\n").encode()
     files[f"{name}.kernel"] = kernel.text(full=True).encode()
+    if certificate:
+        files[f"{name}.certificate"] = certificate.encode()
     manifest = {
         "format": FORMAT,
         "version": VERSION,
@@ -103,7 +109,7 @@ def export_kernel(
         "statuses": {str(number): text for _, number, text in entry.statuses},
         "nest": {"text": f"{name}.nest", "full": f"{name}.kernel"},
         "proof": proof,
-        "certificate": None,
+        "certificate": f"{name}.certificate" if certificate else None,
         "built": built,
         "files": {file: _sha(data) for file, data in sorted(files.items())},
     }
@@ -266,23 +272,27 @@ def _variant(program: kir.Program) -> Json:
     }
 
 
-def _proof(kernel: Exportable, subject: str) -> Json:
-    """Prove a kernel; both variants, and the weaker proof counts.
+def _proof(kernel: Exportable, subject: str) -> tuple[Json, str]:
+    """Prove a kernel; both variants, and the weaker proof counts. Return its certificate, too.
+
+    That is empty where the kernel is not proved.
 
     Raises:
         VerifyError: it is refuted.
     """
+    from loopnest.certificate import certificate_text
     from loopnest.proofs import verify
 
     report = verify(kernel)
     if report.status == "refuted":
         reason = report.findings[0].message if report.findings else "it is wrong"
         raise VerifyError(subject, f"the kernel is refuted: {reason}", "mend it first")
-    return {
+    found = {
         "status": report.status,
         "scope": report.scope,
         "findings": [finding.message for finding in report.findings],
     }
+    return found, certificate_text(kernel._lowered, report) if report.ok else ""
 
 
 def _c_files(kernel: Exportable) -> tuple[EntryPoint, Files, Json]:
