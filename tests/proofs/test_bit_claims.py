@@ -59,7 +59,7 @@ def refuted(claim: BitClaim, run: object, k: ln.Kernel, size: str, ranges: objec
     return ""
 
 
-def test_claims_of_all_kernels(unproved: None) -> None:
+def test_claims_of_all_kernels(unproved: None, request: pytest.FixtureRequest) -> None:
     made = [(d, s, d.lower(s)) for d in KERNELS for s in d.schedules]
     runs = ln.compile_many([k for _, _, k in made], "c", optimize=1)
     wrong, seen = [], dict.fromkeys(("same", "different", "unknown"), 0)
@@ -77,7 +77,11 @@ def test_claims_of_all_kernels(unproved: None) -> None:
         rows.append(f"| `{definition.name}` | `{schedule}` | {' | '.join(cells)} |")
     assert wrong == []
     assert all(seen.values())
-    shown = re.findall(r"^\| `.*$", PAGE.read_text("utf-8"), re.MULTILINE)
+    text = PAGE.read_text("utf-8")
+    shown = re.findall(r"^\| `.*$", text, re.MULTILINE)
+    if request.config.getoption("--update-goldens"):
+        PAGE.write_text(text.replace("\n".join(shown), "\n".join(rows)), "utf-8")
+        return
     assert shown == rows, "\n" + "\n".join(rows)
 
 
