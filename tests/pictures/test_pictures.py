@@ -161,7 +161,7 @@ def test_conflicts_are_those_that_profiles_count() -> None:
     """An access has a red frame if and only if the profile counts conflicts of it."""
     compared = 0
     for name, kernel in kernels():
-        sizes = {p.name: 128 for p in kernel.params if p.kind == "size"}
+        sizes = {p.name: 64 for p in kernel.params if p.kind == "size"}
         tiles = [n.storage for n, _ in kernel.walk() if isinstance(n, kir.Allocate)]
         shared = [tile for tile in tiles if tile.memory is ln.SHARED]
         if not shared or len(kernel.program.launches) > 1:
