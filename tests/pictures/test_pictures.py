@@ -147,6 +147,19 @@ def test_global_memory_is_drawn_where_the_first_block_touches_it() -> None:
     assert not [line for line in found if line.startswith(("row 32,", "row 0, 32"))]
 
 
+@pytest.mark.parametrize("strides", [(1, 1), (0, 1), (2, 1)])
+def test_memory_whose_elements_have_several_indices(strides: tuple[int, int]) -> None:
+    """It is drawn by distances from its first element: those of a row are as far as it is wide."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (40, 4), ln.float32, strides=strides)
+        y = f.output(x * 2.0, "y")
+    y.parallelize({0: PT.block_x})
+    last = 39 * strides[0] + 3
+    found = hints(ln.lower(f).picture("x"))
+    ends = [line for line in found if line.startswith(f"row {last // 64}, ")]
+    assert [line for line in ends if re.search(rf"[, .]{last % 64}: thread", line)]
+
+
 def kernels() -> Iterator[tuple[str, ln.Kernel]]:
     """The schedules of kernels/ that have tiles in SHARED memory, at 256 of each size."""
     for path in sorted((ROOT / "kernels").glob("*.py")):
@@ -182,11 +195,13 @@ def test_conflicts_are_those_that_profiles_count() -> None:
 
 
 def test_every_kernel_has_its_pictures() -> None:
+    drawn = []
     for _, kernel in kernels():
         texts(kernel.picture())
         (first, *_) = [param for param in kernel.params if param.kind == "input"]
         with contextlib.suppress(ln.LaunchError):  # usual sizes do for most
-            texts(kernel.picture(first.name))
+            drawn.append(texts(kernel.picture(first.name)))
+    assert len(drawn) > 40
 
 
 def pipelined(stages: int) -> ln.Kernel:

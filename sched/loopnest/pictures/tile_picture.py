@@ -145,7 +145,7 @@ def draw_tile(program: kir.Program, sizes: Mapping[str, int], buffer: Buffer) ->
     """Draw the elements of a buffer, once for each access; see `Kernel.picture`."""
     grid = _Elements(buffer, sizes)
     launch = {dim: number(extent, sizes) for dim, extent in program.launches[0].launch}
-    text = ", ".join(map(str, grid.shape))
+    text = ", ".join([str(number(extent, sizes)) for extent in buffer.shape])
     canvas = Canvas(f"who touches {buffer.name}")
     canvas.text(12, 20, f"{buffer.name}: {buffer.dtype}[{text}] {buffer.memory.value}", "loud")
     at = ", ".join([f"{name}={size}" for name, size in sizes.items()])
@@ -176,11 +176,24 @@ class _Elements:
         self.buffer = buffer
         self.shape = [number(extent, sizes) for extent in buffer.shape]
         self.strides = [number(stride, sizes) for stride in buffer.strides]
+        if not self._is_nested():  # declared strides: elements may have several indices, or none
+            size = number(buffer.size, sizes)
+            self.shape, self.strides = [-(-size // _WIDE_ROW), _WIDE_ROW], [_WIDE_ROW, 1]
         lead = len(self.shape) - 1
         while lead > 1 and math.prod(self.shape[lead - 1 :]) <= _WIDE_ROW:
             lead -= 1
         self.lead, self.within = self.shape[:lead], self.shape[lead:]
         self.columns = math.prod(self.within)
+
+    def _is_nested(self) -> bool:
+        """Whether each distance from the first element is that of one index."""
+        reach = 1
+        for stride, extent in sorted(zip(self.strides, self.shape, strict=True)):
+            if extent > 1:
+                if stride < reach:
+                    return False
+                reach = stride * extent
+        return True
 
     def cells(self, element: Array) -> tuple[Array, Array]:
         """Return the rows and columns of elements, given their distances from the first one."""
@@ -200,8 +213,9 @@ class _Elements:
 
     def name(self, row: int) -> str:
         """Return the indices of a row."""
-        number = np.unravel_index(row, self.lead) if self.lead else ()
-        return ",".join([str(int(n)) for n in number]) or "0"
+        if len(self.lead) < 2:
+            return str(row)
+        return ",".join([str(int(n)) for n in np.unravel_index(row, self.lead)])
 
 
 class _Panel:
