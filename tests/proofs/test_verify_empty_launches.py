@@ -115,8 +115,16 @@ def many(f: ln.Fusion, kind: ln.ParallelType) -> None:
         tv.parallelize({0: PT.grid_y, 1: kind})
 
 
+def columns(f: ln.Fusion, kind: ln.ParallelType) -> None:
+    """Each column that there is not has a counter, for blocks that there are."""
+    x = f.input("x", (4, "M"), ln.float32)
+    y = f.output(ln.max(x, 0), "y")
+    f.output(ln.full((3,), 1.0, ln.float32) * 2.0, "t")
+    y.parallelize({0: PT.grid_y, 1: kind})
+
+
 @pytest.mark.parametrize("kind", [PT.grid_x, PT.block_x])
-@pytest.mark.parametrize("case", [whole, blocks, many])
+@pytest.mark.parametrize("case", [whole, blocks, many, columns])
 def test_threads_that_combine_along_another_axis(
     case: Callable[[ln.Fusion, ln.ParallelType], None], kind: ln.ParallelType
 ) -> None:
@@ -127,7 +135,7 @@ def test_threads_that_combine_along_another_axis(
     assert report.ok
     assert "where a launch has no thread" not in str(report)
     assert ln.verify(kernel, M=0).ok
-    rows = 4 if case is whole else 3
+    rows = 4 if case in (whole, columns) else 3
     x = np.zeros((rows, 0), np.float32)
     for target in ("c", "interpret"):
         found, expected = ln.compile(kernel, target)(x), ln.evaluate(f, x)

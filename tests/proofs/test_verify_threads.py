@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import loopnest as ln
@@ -10,6 +11,9 @@ from helpers.exchanging_kernels import (
     EXCHANGE,
     on,
 )
+from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.reductions import grid_reduction
+from loopnest.schedule.loop_groups import LoopGroup
 
 # Kernels: the math, and a nest
 
@@ -316,6 +320,47 @@ def test_one_block_need_not_be_the_last_at_two_counters() -> None:
         "refuted",
         "element [] of output y is never stored",
     )
+
+
+def running_sums_of_maxima() -> ln.Fusion:
+    """Each step of a scan waits for blocks: the last one of a step may be another in the next."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("M", "K", "N"), ln.float32)
+        top = ln.max(x, 2)
+        y = f.output(ln.cumsum(top, 1), "y")
+    top.split(2, 7)
+    top.parallelize({3: ln.ParallelType.grid_x})
+    top.compute_at(y, 2)
+    return f
+
+
+def test_what_a_scan_carries_on_is_not_left_in_a_last_block() -> None:
+    f = running_sums_of_maxima()
+    kernel = ln.lower(f)
+    assert "barrier grid" in str(kernel)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    x = np.random.default_rng(0).random((3, 5, 9)).astype(np.float32)
+    for seed in (None, 0, 1):
+        found = ln.compile(kernel, "interpret", thread_order=seed)(x)
+        np.testing.assert_allclose(found, ln.evaluate(f, x), rtol=1e-6)
+
+
+def test_registers_that_go_from_one_last_block_to_another_are_refuted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a nest was proved: one number stood for the last block at all counters."""
+
+    def outside_of_reductions(plan: LoopPlan, unit: ln.TensorView) -> tuple[LoopGroup, ...]:
+        path = plan.forest.path(unit)
+        first = next((axis for axis in unit.domain.leaf if axis.is_reduction), None)
+        return path if first is None else path[: path.index(plan.forest.find(first))]
+
+    monkeypatch.setattr(grid_reduction, "_all_around", outside_of_reductions)
+    kernel = ln.lower(running_sums_of_maxima())
+    assert "y_acc[0] = y_acc[0] + T1[0]" in str(kernel)
+    assert "barrier grid" not in str(kernel)
+    for sizes in ({}, {"M": 3, "K": 4, "N": 9}):
+        assert ln.verify(kernel, **sizes).status == "refuted"
 
 
 def test_two_reductions_over_the_grid_go_on_in_blocks_of_their_own() -> None:

@@ -151,9 +151,9 @@ class _SizeSearch:
     def _findings(self, sizes: Mapping[str, int]) -> list[Finding]:
         """Return the findings at these sizes, where the last block of the grid arrives last.
 
-        At the first sizes, the first block arriving last is tried as well. This one trial shows
-        that the choice makes no difference, also where different blocks are the last to arrive at
-        different counters.
+        At the first sizes, the first block arriving last at every other counter is tried as well.
+        This one trial shows that the choice makes no difference, also where different blocks are
+        the last to arrive at different counters.
 
         Raises:
             Undecidable: nothing is refuted, and a fact depends on data or on which block is last.
@@ -179,6 +179,8 @@ class _SizeSearch:
                 return found
             if data:  # there are other numbers than those drawn
                 undecided = Undecidable(f"a test depends on data: {', '.join(map(_name, data))}")
+        for buffer in self.model.kept_by_last_blocks():
+            undecided = undecided or Undecidable(f"{buffer.name} keeps what a last block stored")
         if undecided is not None:
             raise undecided
         return found

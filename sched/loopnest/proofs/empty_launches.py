@@ -114,6 +114,8 @@ def of_the_host(program: kir.Program, sizes: Mapping[str, int]) -> kir.Program:
                 apart = {bound.get(node) for index in found.index for node in walk(index)}
                 shared = [dim for dim in GRID_DIMENSIONS if dim in several and dim not in apart]
                 return kir.Let(found.var, all_of(map(_is_first, shared)), found.origin)
+            case kir.Arrive() if found.counter in roomy:
+                return replace(found, counter=roomy[found.counter])
             case kir.Store() | kir.Allocate() if found.storage in roomy:
                 return replace(found, storage=roomy[found.storage])
         return found

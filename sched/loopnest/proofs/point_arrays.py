@@ -290,7 +290,8 @@ class Enumeration:
         model: the program.
         sizes: the value of every size symbol.
         most: at most so many points of one statement.
-        first: the flags of the arrivals of whose blocks the first goes on, else it is the last one.
+        first: the flags of the arrivals of whose blocks the first goes on at every other counter;
+            else it is the last one.
         data: the elements of inputs that tests load.
 
     Attributes:
@@ -464,6 +465,14 @@ class Enumeration:
             result = result * max(number(size, self.sizes), 1) + value
         return result
 
+    def lets_first_go_on(self, node: kir.Arrive, count: int) -> Flags:
+        """Return at which of `count` counters, in order, the first block arrives last.
+
+        At every other one: which block it is at one counter says nothing of the next.
+        """
+        result: Flags = (np.arange(count) % 2 == 0) & (node.var in self.first)
+        return result
+
     def _arrive(self, site: Site, node: kir.Arrive, points: Points) -> Points:
         """Return the points with the flag of an arrival; note where the blocks are not as many."""
         counter = self.counter(site, points)
@@ -480,10 +489,11 @@ class Enumeration:
         # (counter, block, time) are unique: fewer (counter, block) than those are two times.
         if np.unique(once[:2], axis=1).shape[1] != once.shape[1]:
             self.faults.append((site, f"a block arrives twice at one {node.counter.name}"))
-        is_first = node.var in self.first
-        chosen = np.full(arrivals.size, blocks if is_first else -1, np.int64)
-        choose = np.minimum if is_first else np.maximum
-        choose.at(chosen, np.searchsorted(arrivals, once[0]), once[1])
+        least, most = np.full(arrivals.size, blocks, np.int64), np.full(arrivals.size, -1, np.int64)
+        place = np.searchsorted(arrivals, once[0])
+        np.minimum.at(least, place, once[1])
+        np.maximum.at(most, place, once[1])
+        chosen = np.where(self.lets_first_go_on(node, arrivals.size), least, most)
         flag = points.block == chosen[found] if points.count else np.zeros(0, np.bool_)
         values = {**points.values, node.var: flag}
         return Points(points.count, values, points.thread, points.block, points.time)

@@ -245,6 +245,19 @@ class Model:
         yield from self._visit(node.body, inner, made, names)
         names.update(dict.fromkeys(node.results, site))
 
+    def kept_by_last_blocks(self) -> Iterator[Buffer]:
+        """Yield memory of a block that keeps what it stored as the last one to arrive.
+
+        In the next iteration of a loop around the arrival the last one may be another block.
+        """
+        for site in self.sites:
+            if not isinstance(site.node, kir.Store) or site.node.storage.memory is Memory.GLOBAL:
+                continue
+            made = site.allocations.get(site.node.storage)
+            for flag in self.flags(site.guards):
+                if made is None or not set(self.arrivals[flag].serial) <= set(made.loops):
+                    yield site.node.storage
+
     def tests_around(self, site: Site) -> list[Site]:
         """Return the tests around a site that load something, outermost first."""
         return [

@@ -30,6 +30,7 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import ONE, Expr
+from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.tensor_view import TensorView
 
@@ -166,10 +167,12 @@ def _around(plan: LoopPlan, unit: TensorView) -> list[LoopGroup]:
 
 
 def _all_around(plan: LoopPlan, unit: TensorView) -> tuple[LoopGroup, ...]:
-    """Return the loops around every phase of a definition: those outside of its reductions."""
-    path = plan.forest.path(unit)
-    first = next((axis for axis in unit.domain.leaf if axis.is_reduction), None)
-    return path if first is None else path[: path.index(plan.forest.find(first))]
+    """Return the loops around every phase of a definition: those outside of what it folds.
+
+    A scan carries on in a block what that block folded in earlier iterations, too.
+    """
+    path, folded = plan.forest.path(unit), folded_axes(unit)
+    return path[: path.index(plan.forest.find(folded[0]))] if folded else path
 
 
 def _workspace(

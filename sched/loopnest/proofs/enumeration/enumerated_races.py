@@ -390,14 +390,18 @@ class EnumeratedRaces:
         points, span = self.space.points[site], self.space.span
         counter = self.space.counter(site, points)
         key = points.block * span + points.time
-        chosen: dict[int, int] = {}
-        pick = min if site.node.var in self.space.first else max
+        chosen: dict[int, set[int]] = {c: set() for c in np.unique(counter).tolist()}
         for c, block in zip(counter.tolist(), points.block.tolist(), strict=True):
-            chosen[c] = pick(chosen.get(c, block), block)
+            chosen[c].add(block)
+        first = self.space.lets_first_go_on(site.node, len(chosen)).tolist()
+        goes_on = {
+            c: min(blocks) if is_first else max(blocks)
+            for (c, blocks), is_first in zip(chosen.items(), first, strict=True)
+        }
         _, place = np.unique(key, return_index=True)
         if not place.size:
             return np.zeros(earlier.size, np.bool_)
-        last = np.array([chosen[c] for c in counter[place].tolist()])
+        last = np.array([goes_on[c] for c in counter[place].tolist()])
         found = np.where((earlier >= 0) & (earlier < last.size), earlier, 0)
         result: Flags = (earlier >= 0) & (last[found] == joined.who)
         return result

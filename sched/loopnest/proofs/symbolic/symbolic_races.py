@@ -304,9 +304,12 @@ class SymbolicRaces:
         """Show that it makes no difference to common memory which block was the last.
 
         Raises:
-            NotProved: an index in global memory, or a claim, depends on that block's number.
+            NotProved: an index in global memory, or a claim, depends on that block's number, or
+                memory of its own keeps what it stored to a later arrival.
         """
         model = self.setting.model
+        for buffer in model.kept_by_last_blocks():
+            raise NotProved(f"{buffer.name} keeps what an earlier last block stored")
         for site in model.sites:
             dims = {d for f in model.flags(site.guards) for d in self.setting.last.get(f, ())}
             if not dims:
