@@ -46,7 +46,10 @@ def loop_bounds(loop: Loop, algebra: Simplifier, *, of_width: bool = False) -> L
     start: Expr = ZERO
     stop = loop.var.extent
     for term in terms_of(guard.condition):
-        for gap in gaps(term, algebra):
+        found = gaps(term, algebra)
+        if not found:  # a test that was joined with the bound, such as that of another branch
+            return None
+        for gap in found:
             count = slope(gap, loop.var, algebra)
             # A condition that is not linear in the index is no bound of it; one without it would
             # bound nothing.

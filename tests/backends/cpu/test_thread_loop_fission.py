@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+import loopnest as ln
 from helpers.communicating_threads import REVERSE, body_of, lines, randn, run, whole
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.kir import parse as parse_nest
@@ -474,3 +475,22 @@ def test_a_loop_doubled_by_unswitch():
     x = whole(6, 32)
     doubled = program.with_body(map_body(program.body, double))
     np.testing.assert_array_equal(run(doubled, x), 2 * x + x[:, ::-1] + 2)
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 8, 11])
+def test_threads_of_another_branch_stay_out_of_a_loop_with_bounds(n):
+    """The test that parts the threads was joined with the loop's bound, and taken for one."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "N"), ln.float64)
+        row, column = ln.iota("N"), ln.iota("N")
+        above = ln.lt(ln.broadcast(row, (True, False)), ln.broadcast(column, (False, True)))
+        y = f.output(ln.sum(ln.where(above, x, 0.0), 0), "y")
+    y.split(1, 5)
+    y.split(0, 1)
+    ln.propagate(y)
+    f.inline_most(replay=True)
+    kinds = ln.ParallelType
+    y.parallelize({0: kinds.grid_x, 1: kinds.grid_y, 2: kinds.unswitch, 3: kinds.block_z})
+    values = np.random.default_rng(n).standard_normal((n, n))
+    found = ln.compile(f, "c")(values)
+    np.testing.assert_allclose(found, ln.evaluate(f, values), rtol=1e-12, atol=1e-12)
