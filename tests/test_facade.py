@@ -10,7 +10,7 @@ import pytest
 
 import loopnest as ln
 from loopnest import kir
-from loopnest.facade import Kernel, compile, lower
+from loopnest.facade.kernel_class import Kernel, compile, lower
 
 PT = ln.ParallelType
 

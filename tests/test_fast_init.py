@@ -7,7 +7,7 @@ from inspect import signature
 
 import pytest
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 
 
 @fast_init

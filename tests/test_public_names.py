@@ -120,8 +120,8 @@ def test_import_is_light() -> None:
 def test_import_loads_what_every_program_needs_alone() -> None:
     """Where Python cannot keep what it has compiled, each module costs some milliseconds."""
     ours = "sorted(m for m in sys.modules if m.startswith('loopnest.'))"
-    loaded = "['loopnest.errors', 'loopnest.scalar', 'loopnest.scalar.dtypes', "
-    loaded += "'loopnest.scalar.enums']"
+    loaded = "['loopnest.base', 'loopnest.base.errors', 'loopnest.scalar', "
+    loaded += "'loopnest.scalar.dtypes', 'loopnest.scalar.enums']"
     assert python(f"import sys, loopnest; dir(loopnest); print({ours})") == loaded
     code = f"import sys, loopnest as ln; ln.Fusion; ln.exp; print({ours})"
     assert "loopnest.tensor.ops.recurrences" not in python(code)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import loopnest as ln
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.numerics.compare import compare
 from loopnest.numerics.error_bounds import enclosures
 from loopnest.scalar.arguments import size_value

@@ -14,8 +14,8 @@ from rich.table import Table
 
 import loopnest as ln
 from loopnest import kir
+from loopnest.base.errors import LoopnestError
 from loopnest.devtools.kernel_def import kernels_of
-from loopnest.errors import LoopnestError
 from loopnest.proofs import superfluous_barriers, verify
 
 HELP = """Prove every kernel and schedule of a folder, and print how long each proof takes.

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loopnest.backends.cuda.driver import driver_interface
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 
 HELP = """Check and measure every kernel on this machine's GPU, and write a table of it.
 

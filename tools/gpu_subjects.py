@@ -16,10 +16,10 @@ from typing import Any
 from rich.console import Console
 
 import loopnest as ln
+from loopnest.base.errors import LaunchError, LoopnestError
 from loopnest.devtools.kernel_def import KernelDef, kernels_of
 from loopnest.devtools.trial_sizes import trial_sizes
-from loopnest.errors import LaunchError, LoopnestError
-from loopnest.facade import Kernel, lower
+from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.proofs.size_choice import points_at
 from loopnest.scalar.arguments import size_value
 from loopnest.tensor.fusion import Fusion

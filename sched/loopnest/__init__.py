@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from loopnest.errors import (
+from loopnest.base.errors import (
     CompileError,
     CostError,
     DefinitionError,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.devtools.kernel_def import KernelDef, kernel
     from loopnest.devtools.tuning import tune
     from loopnest.devtools.tuning_space import choice
-    from loopnest.facade import Kernel, compile, compile_many, load, lower
+    from loopnest.facade.kernel_class import Kernel, compile, compile_many, load, lower
     from loopnest.kir.instruction_rows import Instruction, Operand, add_instruction, instructions
     from loopnest.numerics.error_bounds import error_bound
     from loopnest.numerics.oracle import evaluate
@@ -165,7 +165,7 @@ _LAZY = {
         "loopnest.devtools.kernel_def": "KernelDef kernel",
         "loopnest.devtools.tuning": "tune",
         "loopnest.devtools.tuning_space": "choice",
-        "loopnest.facade": "Kernel compile compile_many load lower",
+        "loopnest.facade.kernel_class": "Kernel compile compile_many load lower",
         "loopnest.kir": "kir",
         "loopnest.kir.instruction_rows": "Instruction Operand add_instruction instructions",
         "loopnest.numerics.error_bounds": "error_bound",

@@ -16,7 +16,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from loopnest.errors import LoopnestError, VerifyError, kind_of
+from loopnest.base.errors import LoopnestError, VerifyError, kind_of
+from loopnest.base.recursion import deep
 from loopnest.kir.legal_program import program_faults
 from loopnest.kir.lowered import BUFFERS, KernelRecord, Lowered
 from loopnest.kir.nest_text import print_nest
@@ -25,7 +26,6 @@ from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Arg, Expr, ScalarParam, substitute
 from loopnest.scalar.record_parser import parse_records
 from loopnest.scalar.record_text import SCALAR_MEMBERS, print_records
-from loopnest.scalar.recursion import deep
 from loopnest.tensor.math_snapshot import AXES, MathSnapshot
 
 VERSION = 1

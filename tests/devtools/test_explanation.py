@@ -18,7 +18,7 @@ from loopnest.devtools.cli import command_line
 from loopnest.devtools.cli_spec import Source
 from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.devtools.fuzzing.schedules import ScheduleWriter
-from loopnest.facade import lower
+from loopnest.facade.kernel_class import lower
 from loopnest.kir import If, walk
 
 FEW = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import loopnest as ln
 from helpers.mma_gemm import mma_gemm
 from loopnest.devtools.trial_sizes import tiles_of, trial_sizes
-from loopnest.facade import lower
+from loopnest.facade.kernel_class import lower
 from loopnest.kir import parse as parse_nest
 
 # The sizes that are run

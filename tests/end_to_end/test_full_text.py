@@ -24,12 +24,12 @@ from kernels.lstm_cell import lstm_cell
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
 from kernels.transpose import transpose
+from loopnest.base import pickling
 from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
-from loopnest.facade import Kernel
+from loopnest.facade.kernel_class import Kernel
 from loopnest.kir.lowered import Lowered
-from loopnest.scalar import pickling
 
 KERNELS = (
     *(adam, batchnorm, bias_gelu, column_sum, cross_entropy, gemm, grid_sum),

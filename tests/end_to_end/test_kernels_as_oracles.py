@@ -12,7 +12,7 @@ import loopnest as ln
 from end_to_end.test_goldens import CASES
 from loopnest.devtools.harness import make_arguments
 from loopnest.devtools.trial_sizes import sizes_of_variants
-from loopnest.facade import Kernel
+from loopnest.facade.kernel_class import Kernel
 
 
 @pytest.mark.parametrize(("kernel", "schedule"), CASES)

@@ -12,8 +12,8 @@ import pytest
 import loopnest as ln
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
+from loopnest.base.pickling import SCHEMA
 from loopnest.certificate import check_certificate
-from loopnest.scalar.pickling import SCHEMA
 
 
 def doubled(name="twice"):

@@ -16,7 +16,7 @@ from kernels.grid_sum import grid_sum
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
 from loopnest.backends.cpu.c_compiler import compile_c
-from loopnest.errors import LaunchError, LoweringError
+from loopnest.base.errors import LaunchError, LoweringError
 from loopnest.exports.entry_point import EntryPoint
 from loopnest.exports.size_checks import check_sizes, prelude
 from loopnest.launch.launch_plan import Planner

@@ -33,7 +33,7 @@ from loopnest.devtools.fuzzing.judge import (
 from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.devtools.fuzzing.size_draws import choose_sizes
 from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
-from loopnest.facade import Kernel, compile_many
+from loopnest.facade.kernel_class import Kernel, compile_many
 
 SCHEDULES_A_FUSION = 4
 MOVED, MOST_MOVED = 0.75, 6

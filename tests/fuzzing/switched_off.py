@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import loopnest as ln
-from loopnest.facade import lower as lower_fusion
+from loopnest.facade.kernel_class import lower as lower_fusion
 from loopnest.lowering import pipeline, plan_checks
 
 OF_THREADS = ("a value crosses threads", "a read before the store", "a race in a parallel loop")

@@ -30,7 +30,7 @@ from loopnest.devtools.fuzzing.shrink import Shrinker
 from loopnest.devtools.fuzzing.size_draws import choose_sizes
 from loopnest.devtools.fuzzing.snapshot import Snapshot
 from loopnest.devtools.work_farm import processes
-from loopnest.facade import Kernel
+from loopnest.facade.kernel_class import Kernel
 from loopnest.kir import map_body
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import ONE, Const, Op

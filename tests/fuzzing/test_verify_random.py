@@ -13,7 +13,7 @@ from fuzzing.fusions import FusionWriter
 from loopnest.devtools.fuzzing import Failure
 from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.devtools.fuzzing.schedules import ScheduleWriter
-from loopnest.facade import lower
+from loopnest.facade.kernel_class import lower
 from loopnest.proofs import verify
 
 

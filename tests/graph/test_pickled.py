@@ -9,7 +9,7 @@ import pytest
 
 import loopnest as ln
 import loopnest.graph as G
-from loopnest.scalar import pickling
+from loopnest.base import pickling
 
 DUPLICATES = {
     "pickled": lambda thing: pickle.loads(pickle.dumps(thing)),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.graph_kernels import compiled_graph, library_times
 from loopnest.graph_kernels.library_times import LibraryTimes, Rivals, is_measured, measured
 

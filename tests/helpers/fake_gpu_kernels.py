@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from loopnest.facade import Kernel
+from loopnest.facade.kernel_class import Kernel
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.lowered import Lowered
 

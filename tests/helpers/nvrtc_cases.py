@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 
 SAXPY = """\
 extern "C" __global__ void __launch_bounds__(256)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import loopnest as ln
-from loopnest.facade import Kernel
+from loopnest.facade.kernel_class import Kernel
 from loopnest.scalar.enums import ParallelType as PT
 
 CASES: dict[str, Callable[[], ln.Fusion]] = {}

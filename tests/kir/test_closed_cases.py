@@ -22,7 +22,7 @@ from loopnest.backends.cpu.c_printer import print_c
 from loopnest.backends.cpu.fission.thread_loop_fission import thread_form
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
 from loopnest.backends.interpret import interpret
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir.legal_program import program_faults
 from loopnest.kir.nest_text import print_nest
 from loopnest.launch.index_width import IndexWidth

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from helpers.printer_cases import FORMS, ROW_SUM, row_sum
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.kir import (
     Allocate,
     Arrive,

@@ -19,7 +19,7 @@ from helpers.cached_libraries import (
     write,
 )
 from loopnest.backends.cpu.c_compiler import compile_c, find_compiler
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 from loopnest.launch import private_files
 
 # Whom it trusts

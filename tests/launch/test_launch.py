@@ -14,7 +14,7 @@ import loopnest as ln
 from loopnest.backends import compiled_kernel, targets
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.backends.cuda.driver import driver_interface
-from loopnest.facade import Kernel, compile, compile_many, lower
+from loopnest.facade.kernel_class import Kernel, compile, compile_many, lower
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.lowered import Lowered
 from loopnest.launch import launch_plan

@@ -8,7 +8,7 @@ import pytest
 import loopnest as ln
 import loopnest.graph
 from loopnest.backends.cuda.driver import driver_interface
-from loopnest.facade import compile, compile_many
+from loopnest.facade.kernel_class import compile, compile_many
 
 PT = ln.ParallelType
 F = np.float32

@@ -14,7 +14,7 @@ import loopnest as ln
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
 from kernels.transpose import transpose
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir import Allocate, Barrier, Let, Program, map_body
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.legal_program import program_faults

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import loopnest as ln
-from loopnest.scalar.recursion import deep
+from loopnest.base.recursion import deep
 
 
 def split_often(times):

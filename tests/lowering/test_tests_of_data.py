@@ -11,7 +11,7 @@ import pytest
 
 import loopnest as ln
 from loopnest import kir
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir.legal_program import program_faults
 from loopnest.lowering import pipeline, watchers
 from loopnest.lowering.loops import tightening

@@ -22,7 +22,7 @@ import numpy as np
 from loopnest import kir
 from loopnest.backends.interpret import Interpreter
 from loopnest.backends.interpret.diagnosis import diagnose_program
-from loopnest.errors import KernelFault, LoopnestError
+from loopnest.base.errors import KernelFault, LoopnestError
 from loopnest.kir.nest_text import nest_lines
 from loopnest.launch.strided_arrays import span
 from loopnest.proofs import verify_program

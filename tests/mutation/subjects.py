@@ -24,7 +24,7 @@ from loopnest.devtools.fuzzing.schedules import ScheduleWriter
 from loopnest.devtools.harness import Arguments, judge, make_arguments, oracle
 from loopnest.devtools.kernel_def import KernelDef, kernels_of
 from loopnest.devtools.trial_sizes import trial_sizes
-from loopnest.facade import Kernel, lower
+from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.kir.lowered import Lowered
 from loopnest.proofs.size_choice import points_at
 from loopnest.tensor.fusion import Fusion

@@ -13,8 +13,8 @@ import loopnest as ln
 from kernels.gemm import gemm
 from kernels.layernorm_backward import layernorm_backward
 from kernels.softmax import softmax
+from loopnest.base.errors import LoopnestError, VerifyError
 from loopnest.certificate import VERSION, check_certificate, main
-from loopnest.errors import LoopnestError, VerifyError
 
 ALONE = """
 import sys

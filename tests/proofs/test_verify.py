@@ -14,8 +14,8 @@ from helpers.verify_cases import (
     math_of,
 )
 from loopnest import kir
-from loopnest.errors import VerifyError
-from loopnest.facade import Kernel, compile, lower
+from loopnest.base.errors import VerifyError
+from loopnest.facade.kernel_class import Kernel, compile, lower
 from loopnest.proofs import Report, verify, verify_program
 from loopnest.scalar.dtypes import bool_
 from loopnest.scalar.enums import ParallelType as PT

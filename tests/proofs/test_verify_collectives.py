@@ -10,7 +10,7 @@ import pytest
 import loopnest as ln
 from helpers.verify_nests import program_of
 from loopnest import kir
-from loopnest.facade import lower
+from loopnest.facade.kernel_class import lower
 from loopnest.proofs import verify, verify_program
 from loopnest.proofs.collectives.collective_contract import Body
 from loopnest.scalar.enums import ParallelType as PT

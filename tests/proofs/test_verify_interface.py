@@ -8,7 +8,7 @@ import pytest
 
 import loopnest as ln
 from loopnest import kir
-from loopnest.facade import Kernel, lower
+from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.proofs import Report, verify, verify_program
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.enums import ParallelType as PT

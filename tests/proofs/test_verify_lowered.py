@@ -13,7 +13,7 @@ import loopnest as ln
 from helpers.verify_nests import program_of
 from kernels.softmax import softmax as softmax_async
 from loopnest import kir
-from loopnest.facade import Kernel, lower
+from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.kir.nest_text import nest_lines
 from loopnest.kir.vector_access import WideAccess
 from loopnest.proofs import Report, superfluous_barriers, verify, verify_program

@@ -11,7 +11,7 @@ from helpers.verify_cases import (
     CASES,
 )
 from loopnest import kir
-from loopnest.facade import compile, lower
+from loopnest.facade.kernel_class import compile, lower
 from loopnest.kir.vector_access import wide_accesses
 from loopnest.proofs import bounded_proof, verify
 from loopnest.proofs.point_arrays import Enumeration

@@ -11,7 +11,7 @@ import pytest
 import loopnest as ln
 from helpers.math_run import assert_equal
 from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 from loopnest.proofs.verifier import verify_program
 from mutation.mutants import mutants
 

@@ -19,7 +19,7 @@ import numpy as np
 from loopnest import kir
 from loopnest.backends.interpret import interpret_target
 from loopnest.backends.ready_call import ReadyCall
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.kir.lowered import Note
 from loopnest.launch.launch_plan import LaunchPlan, Planner, identity
 from loopnest.launch.new_arrays import array_maker
@@ -120,7 +120,7 @@ class CompiledKernel(Generic[K]):
 
     def __reduce__(self) -> tuple[Callable[..., CompiledKernel[K]], tuple[object, ...]]:
         """Pickle what it was compiled from; it is compiled again (or found in the cache)."""
-        from loopnest.scalar.pickling import STAMP
+        from loopnest.base.pickling import STAMP
 
         return _compiled_again, (STAMP, self.kernel, self.target, self._options)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.launch.outputs import Outputs
 from loopnest.launch.target_interface import NO_MEMORY, PreparedCall
 from loopnest.scalar.arguments import scalar_value

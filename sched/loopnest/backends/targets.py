@@ -14,7 +14,7 @@ from loopnest.backends.compiled_kernel import CompiledKernel, K
 from loopnest.backends.cpu import c_target
 from loopnest.backends.cuda import cuda_kernel
 from loopnest.backends.interpret import interpret_target
-from loopnest.errors import CompileError, LoweringError, NotSupported
+from loopnest.base.errors import CompileError, LoweringError, NotSupported
 from loopnest.launch.target_interface import Executable, TargetRow, check_options
 from loopnest.scalar.expr import Symbol
 from loopnest.scalar.target_names import target_name

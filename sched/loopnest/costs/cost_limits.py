@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from loopnest.base.errors import CostError, LoopnestError, NotSupported
 from loopnest.costs.devices import DEVICES
 from loopnest.costs.kernel_profile import Profile, profile
-from loopnest.errors import CostError, LoopnestError, NotSupported
 from loopnest.scalar.enums import Memory
 
 if TYPE_CHECKING:
-    from loopnest.facade import Kernel
+    from loopnest.facade.kernel_class import Kernel
 
 COSTS: Mapping[str, Callable[[Profile], Any]] = {
     "gmem_ratio": lambda p: p.gmem_ratio,

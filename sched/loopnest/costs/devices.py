@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 
 _REGISTER_UNIT = 8
 """Registers of a thread are given out in groups of so many."""

@@ -10,16 +10,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from loopnest import kir
+from loopnest.base.errors import LoopnestError, kind_of
 from loopnest.costs.devices import GpuModel, Occupancy, find_device, occupancy
 from loopnest.costs.launch_counts import AccessCount, count_launches
-from loopnest.errors import LoopnestError, kind_of
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import loads
 
 if TYPE_CHECKING:
     from loopnest.backends.cuda.toolchain.cubin import Resources
-    from loopnest.facade import Kernel
+    from loopnest.facade.kernel_class import Kernel
     from loopnest.pictures.svg import Svg
 
 _UNROLLED = 16
@@ -396,7 +396,7 @@ def profile(kernel: Kernel, /, *, device: str = "H100", **sizes: int) -> Profile
     >>> found.bytes_moved, found.bytes_least, found.flops
     (16384, 2048, 256)
     """
-    from loopnest.facade import Kernel as Lowered
+    from loopnest.facade.kernel_class import Kernel as Lowered
 
     if not isinstance(kernel, Lowered):
         raise LoopnestError(

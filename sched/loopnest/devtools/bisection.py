@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 
-from loopnest.errors import LoopnestError, LoweringError, NotSupported, kind_of
-from loopnest.facade import Kernel, lower
+from loopnest.base.errors import LoopnestError, LoweringError, NotSupported, kind_of
+from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.scalar.origin import Origin
 from loopnest.tensor.fusion import Fusion
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
+from loopnest.base.pickling import STAMP
 from loopnest.scalar.arguments import broken_condition
 from loopnest.scalar.dtypes import bool_
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import FALSE, Expr, Op, Symbol, integer, walk
-from loopnest.scalar.pickling import STAMP
 
 if TYPE_CHECKING:
     from loopnest.backends.compiled_kernel import CompiledKernel
-    from loopnest.facade import Kernel
+    from loopnest.facade.kernel_class import Kernel
     from loopnest.kir.lowered import Note
     from loopnest.launch.timing import BenchResult
     from loopnest.proofs.size_cover import Region
@@ -174,14 +174,14 @@ class ChosenKernel:
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
         """The lowered kernel of each entry, in order."""
-        from loopnest.facade import lower
+        from loopnest.facade.kernel_class import lower
 
         return tuple([lower(entry.fusion) for entry in self.entries])
 
     @cached_property
     def plain(self) -> Kernel:
         """The kernel of launches that compute nothing."""
-        from loopnest.facade import lower
+        from loopnest.facade.kernel_class import lower
 
         return lower(self._plain)
 
@@ -296,7 +296,7 @@ class ChosenFunction:
     @cached_property
     def _idle(self) -> CompiledKernel[Kernel]:
         """What makes outputs without an element."""
-        from loopnest.facade import compile
+        from loopnest.facade.kernel_class import compile
 
         return compile(self.kernel.plain, self.target)
 
@@ -312,7 +312,7 @@ def _on_one_target(
 ) -> list[CompiledKernel[Kernel]]:
     """Return all kernels compiled for one target: with "auto" the first that can do all."""
     from loopnest.backends.targets import TARGETS
-    from loopnest.facade import compile
+    from loopnest.facade.kernel_class import compile
 
     found = [compile(kernel, target, **options) for kernel in kernels]
     last = max([function.target for function in found], key=[*TARGETS].index)

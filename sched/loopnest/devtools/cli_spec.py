@@ -20,9 +20,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from loopnest.base.errors import LoopnestError
 from loopnest.devtools.harness import make_arguments
 from loopnest.devtools.kernel_def import KernelDef, forget, kernels_of
-from loopnest.errors import LoopnestError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.target_names import among

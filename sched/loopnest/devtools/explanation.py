@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from loopnest.base.errors import LoopnestError, kind_of
 from loopnest.costs.kernel_profile import html_table, text_table
-from loopnest.errors import LoopnestError, kind_of
-from loopnest.facade import Kernel, lower
+from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.kir.lowered import Explained, Note
 from loopnest.lowering.schedule_notes.explanations import refusal_of
 from loopnest.schedule.depth_limits import depth_limit

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from loopnest.errors import DefinitionError, LaunchError
+from loopnest.base.errors import DefinitionError, LaunchError
 from loopnest.numerics.compare import Reference, Verdict, compare
 from loopnest.numerics.subsample import Sample, choose
 from loopnest.scalar.arguments import check_conditions, size_value

@@ -17,6 +17,7 @@ from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from loopnest.base.errors import DefinitionError, LaunchError, ScheduleError
 from loopnest.devtools.chosen_kernel import (
     ChosenKernel,
     ChosenSchedule,
@@ -27,13 +28,12 @@ from loopnest.devtools.chosen_kernel import (
     without_schedule,
 )
 from loopnest.devtools.tuning_space import Choice, Space, taken_choices
-from loopnest.errors import DefinitionError, LaunchError, ScheduleError
 from loopnest.scalar.target_names import among, target_name
 from loopnest.tensor.fusion import Fusion
 
 if TYPE_CHECKING:
     from loopnest.backends.compiled_kernel import CompiledKernel
-    from loopnest.facade import Kernel
+    from loopnest.facade.kernel_class import Kernel
     from loopnest.scalar.expr import Expr
 
 Function: TypeAlias = Callable[..., Any]
@@ -286,7 +286,7 @@ class KernelDef:
 
     def lower(self, schedule: str | None = None, **params: Any) -> Kernel:
         """Return the lowered kernel; raises as `fusion` and `loopnest.lower` do."""
-        from loopnest.facade import lower
+        from loopnest.facade.kernel_class import lower
 
         return lower(self.fusion(schedule, **params))
 
@@ -323,7 +323,7 @@ class KernelDef:
 
     def compiled(self, target: str, options: Mapping[str, Any]) -> CompiledKernel[Kernel]:
         """Return the schedule that suits `target`, as it was tuned: `loopnest.compile` calls it."""
-        from loopnest.facade import compile
+        from loopnest.facade.kernel_class import compile
 
         name = self.suited(target)
         return compile(self.fusion(name or None, **self.tuned(name, target)), target, **options)
@@ -501,7 +501,7 @@ class KernelDef:
         return self._tuned[name, target]
 
     def _compile(self, name: str, target: str, params: Mapping[str, Any]) -> CompiledKernel[Kernel]:
-        from loopnest.facade import compile
+        from loopnest.facade.kernel_class import compile
 
         return compile(self.fusion(name or None, **params), target=target)
 

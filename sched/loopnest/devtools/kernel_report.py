@@ -13,13 +13,13 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from loopnest.errors import LoopnestError, NotSupported
+from loopnest.base.errors import LoopnestError, NotSupported
 from loopnest.pictures.math_picture import draw_math
 from loopnest.scalar.enums import Memory
 from loopnest.tensor.ops.math_text import math_text
 
 if TYPE_CHECKING:
-    from loopnest.facade import Kernel
+    from loopnest.facade.kernel_class import Kernel
     from loopnest.tensor.fusion import Fusion
 
 _MOST_TILES = 1_200_000

@@ -27,7 +27,7 @@ import pytest
 if TYPE_CHECKING:
     from loopnest.devtools.harness import Arguments, Wanted
     from loopnest.devtools.kernel_def import KernelDef
-    from loopnest.facade import Kernel
+    from loopnest.facade.kernel_class import Kernel
     from loopnest.tensor.fusion import Fusion
 
 _SMALL = (37, 19, 23, 11)
@@ -100,7 +100,7 @@ class ScheduleRegression:
             The lowered kernel, for more checks.
         """
         __tracebackhide__ = True
-        from loopnest.facade import lower
+        from loopnest.facade.kernel_class import lower
 
         name = kernel.resolve(schedule)
         known = kernel.parameters(name)
@@ -147,11 +147,11 @@ class ScheduleRegression:
 def _moved(golden: str, kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
     """Return which costs are others than those of the golden, at sizes, in words."""
     from loopnest import kir
+    from loopnest.base.errors import LoopnestError
     from loopnest.costs import profile
     from loopnest.costs.cost_limits import moved_costs
     from loopnest.devtools.schedule_check import cost_sizes
-    from loopnest.errors import LoopnestError
-    from loopnest.facade import Kernel as Made
+    from loopnest.facade.kernel_class import Kernel as Made
     from loopnest.kir.lowered import Lowered
 
     try:
@@ -165,9 +165,9 @@ def _moved(golden: str, kernel: Kernel, sizes: Mapping[str, int]) -> list[str]:
 def _check_costs(kernel: Kernel, sizes: Mapping[str, int], limits: Mapping[str, Any]) -> None:
     """Hold a kernel to the limits of what it costs; those of machine code where there is NVRTC."""
     __tracebackhide__ = True
+    from loopnest.base.errors import CostError, NotSupported
     from loopnest.costs import assert_cost
     from loopnest.devtools.schedule_check import cost_sizes
-    from loopnest.errors import CostError, NotSupported
 
     try:
         if limits:
@@ -285,7 +285,7 @@ def _problems(
     wanted: Mapping[str, Wanted],
 ) -> Iterator[str]:
     from loopnest.devtools.harness import judge
-    from loopnest.facade import compile
+    from loopnest.facade.kernel_class import compile
 
     quick = {"optimize": 1} if target == "c" else {}  # small sizes: gcc's time is the test's
     function = compile(lowered, target=target, **quick)
@@ -304,8 +304,8 @@ def _targets() -> tuple[str, ...]:
 
 def _arguments(kernel: KernelDef, fusion: Fusion, given: Mapping[str, int]) -> Arguments:
     """Return arguments of small sizes: the first choice that meets the kernel's assumptions."""
+    from loopnest.base.errors import LaunchError
     from loopnest.devtools.harness import make_arguments
-    from loopnest.errors import LaunchError
 
     names = [symbol.name for symbol in fusion.symbols]
     for name in given:

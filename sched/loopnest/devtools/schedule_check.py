@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from loopnest.base.errors import CostError, KernelFault, LaunchError, LoopnestError, NotSupported
 from loopnest.devtools.cli_spec import CliError, Source, sentence_of
 from loopnest.devtools.harness import (
     Arguments,
@@ -24,14 +25,13 @@ from loopnest.devtools.harness import (
 )
 from loopnest.devtools.trial_sizes import MOST_POINTS, Sizes, may_run, sizes_of_variants
 from loopnest.devtools.work_farm import KernelFile
-from loopnest.errors import CostError, KernelFault, LaunchError, LoopnestError, NotSupported
 from loopnest.scalar.arguments import size_value
 
 if TYPE_CHECKING:
     from loopnest.backends.compiled_kernel import CompiledKernel
     from loopnest.backends.interpret.diagnosis import Diagnosis
     from loopnest.devtools.kernel_def import KernelDef
-    from loopnest.facade import Kernel
+    from loopnest.facade.kernel_class import Kernel
     from loopnest.numerics.compare import Verdict
     from loopnest.proofs import Report
     from loopnest.proofs.bit_claims import BitClaim
@@ -230,7 +230,7 @@ class _Check:
             Exception: there is no kernel for this schedule, `values` break an assumption, or
                 whatever the user's functions raise.
         """
-        from loopnest.facade import lower
+        from loopnest.facade.kernel_class import lower
 
         self.tell("lowering")
         fusion = self.kernel.fusion(self.done.schedule or None, **self.params)

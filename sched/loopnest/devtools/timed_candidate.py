@@ -43,7 +43,7 @@ def main() -> None:
 
 def _started(kernel: Any, target: str, path: str) -> tuple[Callable[[], Any], int]:
     """Compile a kernel; return its call on the arguments of a file, and how often to call it."""
-    from loopnest.facade import compile
+    from loopnest.facade.kernel_class import compile
 
     with open(path, "rb") as file:
         arrays, keywords = pickle.load(file)

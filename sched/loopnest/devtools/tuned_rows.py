@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 

@@ -32,15 +32,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loopnest.base.errors import CompileError, DefinitionError, LaunchError, LoopnestError
 from loopnest.devtools import tuned_rows
 from loopnest.devtools.harness import make_arguments
 from loopnest.devtools.kernel_def import KernelDef
 from loopnest.devtools.tuned_rows import TunedRow, as_json
 from loopnest.devtools.tuning_space import Space
-from loopnest.errors import CompileError, DefinitionError, LaunchError, LoopnestError
 
 if TYPE_CHECKING:
-    from loopnest.facade import Kernel
+    from loopnest.facade.kernel_class import Kernel
     from loopnest.tensor.fusion import Fusion
 
 Candidate = Mapping[str, Any]
@@ -155,8 +155,8 @@ def tune(
     >>> ln.tune(double)
     Traceback (most recent call last):
     ...
-    loopnest.errors.DefinitionError: tune(double@cpu): the schedule has no choices; declare some: \
-lanes=ln.choice(8, ...)
+    loopnest.base.errors.DefinitionError: tune(double@cpu): the schedule has no choices; declare \
+some: lanes=ln.choice(8, ...)
 
     Source: Halide's and TVM's autotuners; Jamieson and Talwalkar, 2016 (successive halving).
     """
@@ -235,7 +235,7 @@ PROOFS, RUNS = "verify", "their own runs"
 def examine(fusion: Fusion, sizes: Mapping[str, int], target: str) -> Examined:
     """Lower a scheduled fusion, count what it does, prove it; where it runs, nothing is."""
     from loopnest.costs import profile
-    from loopnest.facade import lower
+    from loopnest.facade.kernel_class import lower
     from loopnest.proofs import verify
 
     try:

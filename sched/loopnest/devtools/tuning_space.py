@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.arguments import as_int, broken_condition
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.facts import Facts

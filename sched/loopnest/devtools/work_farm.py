@@ -29,7 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -7,7 +7,7 @@ from typing import Any
 from loopnest import kir
 from loopnest.backends.compiled_kernel import CompiledKernel, K
 from loopnest.backends.cpu.c_target import from_library
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 from loopnest.exports.manifest import Export
 from loopnest.launch.target_interface import Executable
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from loopnest import kir
-from loopnest.errors import CompileError, LaunchError, VerifyError, kind_of
+from loopnest.base.errors import CompileError, LaunchError, VerifyError, kind_of
+from loopnest.base.pickling import SCHEMA
 from loopnest.exports.entry_point import ABI, EntryPoint, c_type, names_of
 from loopnest.exports.size_checks import check_sizes
 from loopnest.kir.lowered import Lowered
 from loopnest.kir.shared_memory import shared_layout
 from loopnest.scalar.expr import Expr
-from loopnest.scalar.pickling import SCHEMA
 
 NAME = "manifest.json"
 FORMAT, VERSION = "loopnest export", 1

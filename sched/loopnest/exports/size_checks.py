@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.launch.index_width import INT32, INT64, IndexWidth, whole_range
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, Symbol, walk
 

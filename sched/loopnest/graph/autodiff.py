@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.gradients import NotDifferentiable, Rule
 from loopnest.graph.gradients.gradient_rules import Contribution
 from loopnest.graph.graph_error import GraphError

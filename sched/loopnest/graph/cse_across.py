@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from loopnest.errors import kind_of
-from loopnest.gc_pause import paused
+from loopnest.base.errors import kind_of
+from loopnest.base.gc_pause import paused
 from loopnest.graph.cost import bytes_of, flops
 from loopnest.graph.dimensions import typical
 from loopnest.graph.graph_error import GraphError

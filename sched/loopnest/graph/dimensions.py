@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from typing import SupportsIndex, TypeAlias
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.scalar import dtypes
 from loopnest.scalar.arguments import size_value

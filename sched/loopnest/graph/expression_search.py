@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node
 from loopnest.graph.passes.numbering import Numbering

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 
 
 class GraphError(LoopnestError):

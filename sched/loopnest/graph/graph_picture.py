@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node
 from loopnest.graph.passes.manager import Pass

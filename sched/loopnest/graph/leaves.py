@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.graph.dimensions import Shape, ShapeLike, dim_of, whole
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, TensorType, TupleType, Type, is_name, items_of

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Node, TensorType, Type, describe
 from loopnest.graph.program import Graph, body_of, require_graph

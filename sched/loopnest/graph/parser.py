@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.cost import bytes_of
 from loopnest.graph.dimensions import Dim, read_dim
 from loopnest.graph.dimensions import at as at_sizes

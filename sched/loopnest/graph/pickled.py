@@ -13,9 +13,9 @@ from operator import getitem
 from typing import Any
 from weakref import WeakValueDictionary
 
+from loopnest.base.pickling import STAMP
 from loopnest.graph.node import Node
 from loopnest.graph.registry import call
-from loopnest.scalar.pickling import STAMP
 
 
 class _Open(threading.local):

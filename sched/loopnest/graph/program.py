@@ -13,12 +13,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
+from loopnest.base.pickling import STAMP
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import LEAVES, Attrs, Node, TupleType, Type, describe, is_name, items_of
 from loopnest.graph.registry import Pattern, call, register_op
 from loopnest.graph.traverse import postorder
-from loopnest.scalar.pickling import STAMP
 
 
 class Graph:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import NO_ATTRS, Attrs, Node, Type, describe, items_of
 from loopnest.graph.node_origins import keep_origin, made_for, origin_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, overload
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe, items_of
 from loopnest.graph.node_origins import made_for, origin_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.dimensions import Dim, at, symbols, whole
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import make_tuple

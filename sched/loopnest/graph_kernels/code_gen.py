@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import loopnest as ln
-from loopnest.errors import CompileError, LoopnestError
+from loopnest.base.errors import CompileError, LoopnestError
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node
 from loopnest.graph.node_origins import place_of

@@ -26,7 +26,7 @@ from loopnest.backends.cuda.driver import driver_interface
 from loopnest.backends.cuda.driver.device_array import DeviceMemory, DeviceView, gathered
 from loopnest.backends.cuda.driver.driver_interface import Driver
 from loopnest.backends.targets import named_target
-from loopnest.errors import LaunchError, kind_of
+from loopnest.base.errors import LaunchError, kind_of
 from loopnest.graph.cost import flops
 from loopnest.graph.dimensions import at, whole
 from loopnest.graph.graph_error import GraphError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import loopnest as ln
-from loopnest.errors import NotSupported
+from loopnest.base.errors import NotSupported
 from loopnest.graph.dimensions import Shape, at, product
 from loopnest.graph.node import Node, TupleType, describe
 from loopnest.graph.passes.decompose import decomposed

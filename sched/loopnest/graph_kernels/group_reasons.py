@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.program import Graph
 from loopnest.graph.registry import get_attr

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 import loopnest as ln
+from loopnest.base.pickling import SCHEMA
 from loopnest.graph.node import Node
 from loopnest.graph.program import Graph
 from loopnest.graph.registry import get_attr
@@ -25,7 +26,6 @@ from loopnest.graph.structural import node_key
 from loopnest.graph_kernels.code_gen import Generated, GroupKernel
 from loopnest.graph_kernels.kernel_groups import GroupLimits
 from loopnest.launch.disk_cache import DiskCache, digest
-from loopnest.scalar.pickling import SCHEMA
 from loopnest.schedulers import has_only_own_schedulers
 
 _log = logging.getLogger("loopnest")

@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.graph.cost import bytes_of
 from loopnest.graph.dimensions import Dim, product, typical
 from loopnest.graph.leaves import var

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loopnest.backends.cpu.machine_probe import machine
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.graph_kernels.kept_groups import package_digest
 from loopnest.launch.disk_cache import DiskCache, digest
 from loopnest.scalar.machine_facts import ANY

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import loopnest as ln
-from loopnest.errors import NotSupported
+from loopnest.base.errors import NotSupported
 from loopnest.graph.dimensions import Dim, Shape, add, mul, sub
 from loopnest.graph.node import Node, describe
 from loopnest.graph.registry import register_attr

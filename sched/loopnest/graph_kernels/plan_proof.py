@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
-from loopnest.facade import Kernel
+from loopnest.facade.kernel_class import Kernel
 from loopnest.graph.dimensions import Dim, at, dim_of, product
 from loopnest.graph.node import Node, TensorType, TupleType, Type, describe
 from loopnest.graph.program import body_of

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 
-from loopnest.errors import InternalError, LaunchError
-from loopnest.facade import Kernel
+from loopnest.base.errors import InternalError, LaunchError
+from loopnest.facade.kernel_class import Kernel
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Node
 from loopnest.graph.program import Graph

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from threading import Lock
 from typing import Any, SupportsIndex, overload
 
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.graph.node import Node
 from loopnest.graph_kernels.plan_records import UpdatedVariable, rounded
 from loopnest.graph_kernels.step_arrays import Array, StepArrays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType, NoneType
 
-from loopnest.errors import DefinitionError, LoopnestError, NotSupported, kind_of
+from loopnest.base.errors import DefinitionError, LoopnestError, NotSupported, kind_of
 from loopnest.kir.kernel_program import Program
 from loopnest.kir.nest_parser import parse
 from loopnest.kir.nodes import Store, walk
@@ -195,7 +195,7 @@ def add_instruction(row: Instruction) -> Instruction:
     >>> ln.add_instruction(ln.instructions["ldmatrix.x4"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    loopnest.errors.DefinitionError: add_instruction('ldmatrix.x4'): there is a row of this name ...
+    loopnest.base.errors.DefinitionError: add_instruction('ldmatrix.x4'): there is a row ...
 
     Source: rows of instructions as data are those of Exo's @instr.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Param
 from loopnest.scalar.dtypes import DType

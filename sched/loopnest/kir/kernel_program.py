@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.nodes import Allocate, Barrier, Launch, Loop, Stmt, walk
 from loopnest.scalar.data_ranges import DataRange

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import TypeAlias, assert_never
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.kir import (
     BOUND,
     Allocate,

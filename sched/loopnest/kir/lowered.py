@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Program
 from loopnest.scalar.dtypes import DType
@@ -116,7 +116,7 @@ class Lowered:
 
     def __reduce__(self) -> tuple[Callable[..., Lowered], tuple[object, ...]]:
         """Pickle all that it would make, made."""
-        from loopnest.scalar.pickling import STAMP
+        from loopnest.base.pickling import STAMP
 
         return _made, (
             STAMP,

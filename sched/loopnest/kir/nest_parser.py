@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.kir import nodes as kir
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Output, Param, Program

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
+from loopnest.base.recursion import deep
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Param, Program
 from loopnest.kir.loop_bounds import loop_bounds
@@ -31,7 +32,6 @@ from loopnest.kir.nodes import (
 )
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr
-from loopnest.scalar.recursion import deep
 from loopnest.scalar.simplify import Simplifier
 
 HEADER = "# loopnest nest 1"

@@ -87,8 +87,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar, assert_never
 
-from loopnest.errors import InternalError
-from loopnest.fast_init import fast_init
+from loopnest.base.errors import InternalError
+from loopnest.base.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Const, Expr, Index, Load, Local, loads

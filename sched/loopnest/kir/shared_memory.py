@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir import Allocate, Program
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes

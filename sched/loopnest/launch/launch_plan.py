@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 
 from loopnest import kir
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import SharedLayout, shared_layout, shared_places
 from loopnest.launch.index_width import INT32, INT64, IndexWidth

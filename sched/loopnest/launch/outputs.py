@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from loopnest import kir
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.launch.launch_plan import LaunchPlan
 from loopnest.launch.new_arrays import array_maker
 from loopnest.launch.target_interface import Array

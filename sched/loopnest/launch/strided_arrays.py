@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.launch.target_interface import Array
 
 

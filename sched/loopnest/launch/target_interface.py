@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest import kir
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 from loopnest.launch.launch_plan import LaunchPlan
 from loopnest.scalar.expr import Expr
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from loopnest.gc_pause import paused
+from loopnest.base.gc_pause import paused
+from loopnest.base.recursion import deep
 from loopnest.kir import Allocate, IndexCheck, Output, Param, Program, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Lowered, TensorInfo
@@ -48,7 +49,6 @@ from loopnest.lowering.watchers import chosen_watchers
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr
-from loopnest.scalar.recursion import deep
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.fusion import Fusion

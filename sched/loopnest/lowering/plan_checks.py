@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.lowering.loops.loop_plan import (
     LoopPlan,
     LoopSpec,

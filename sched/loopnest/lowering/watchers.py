@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from loopnest.errors import InternalError, LoweringError
+from loopnest.base.errors import InternalError, LoweringError
 from loopnest.kir import Program
 from loopnest.kir.legal_program import program_faults
 from loopnest.kir.lowered import Lowered

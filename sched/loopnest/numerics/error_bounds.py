@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.kir.instruction_rows import Instruction, instructions
 from loopnest.numerics.float64_math import Values, held
 from loopnest.numerics.interval_rules import enclose

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from loopnest.errors import InternalError, LaunchError, kind_of
+from loopnest.base.errors import InternalError, LaunchError, kind_of
 from loopnest.kir.kernel_program import Program
 from loopnest.numerics import oracle_blocks
 from loopnest.numerics.float64_math import Values, evaluate_expr, held, rounded, stored

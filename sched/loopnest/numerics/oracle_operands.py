@@ -13,7 +13,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.numerics import oracle_blocks
 from loopnest.numerics.float64_math import Values, evaluate_expr
 from loopnest.numerics.oracle_blocks import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from loopnest import kir
-from loopnest.errors import LaunchError, LoopnestError, LoweringError
+from loopnest.base.errors import LaunchError, LoopnestError, LoweringError
 from loopnest.kir.buffers import Buffer
 from loopnest.pictures.nest_picture import draw_nest
 from loopnest.pictures.stages_picture import chrome_trace, pipeline_of

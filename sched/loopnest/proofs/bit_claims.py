@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest import kir
-from loopnest.errors import LaunchError, VerifyError, kind_of
+from loopnest.base.errors import LaunchError, VerifyError, kind_of
+from loopnest.base.recursion import deep
 from loopnest.kir.nest_text import nest_lines, print_nest
 from loopnest.kir.tiles import without_tiles
 from loopnest.numerics.error_bounds import enclosures
@@ -37,7 +38,6 @@ from loopnest.proofs.value_comparison import disjoint, drawn
 from loopnest.proofs.value_forms import FormTable, ValueForms
 from loopnest.proofs.verifier import obligations, program_of
 from loopnest.scalar.expr import Symbol
-from loopnest.scalar.recursion import deep
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import MathSnapshot, thaw
 from loopnest.tensor.tensor_view import TensorView

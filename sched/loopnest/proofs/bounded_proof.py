@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from loopnest import kir
-from loopnest.gc_pause import paused
+from loopnest.base.gc_pause import paused
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.enumeration import EnumeratedFacts
 from loopnest.proofs.live_points import LivePoints

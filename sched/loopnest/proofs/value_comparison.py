@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest import kir
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.numerics.error_bounds import enclosures, leaf_enclosures
 from loopnest.numerics.float64_math import Values
 from loopnest.numerics.interval_rules import enclose

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from loopnest import kir
-from loopnest.errors import VerifyError, kind_of
-from loopnest.gc_pause import paused
+from loopnest.base.errors import VerifyError, kind_of
+from loopnest.base.gc_pause import paused
+from loopnest.base.recursion import deep
 from loopnest.kir.legal_program import made_twice, program_faults
 from loopnest.kir.legal_tiles import tile_faults
 from loopnest.kir.tiles import without_tiles
@@ -31,7 +32,6 @@ from loopnest.proofs.template_matching import Mismatch
 from loopnest.proofs.witness import Witness
 from loopnest.scalar.expr import Symbol
 from loopnest.scalar.facts import Facts
-from loopnest.scalar.recursion import deep
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.computed_ranges import distinct_data
 from loopnest.tensor.math_snapshot import MathSnapshot

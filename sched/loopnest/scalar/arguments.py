@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Protocol, SupportsIndex, TypeAlias, runtime_checkable
 
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const, Expr, Op, ScalarParam, Symbol, walk

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.expr import Expr
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 
 Order: TypeAlias = Literal["ascending", "any", "grid", "block"]
 

@@ -350,7 +350,7 @@ def _rows(root: Expr) -> tuple[object, ...]:
     Nodes without operands stand for themselves; that they are shared with other expressions, the
     pickle knows.
     """
-    from loopnest.scalar.pickling import STAMP
+    from loopnest.base.pickling import STAMP
 
     numbers: dict[Expr, int] = {}
     rows: list[object] = []

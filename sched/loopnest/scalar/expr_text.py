@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.scalar.expr import (
     Arg,
     Const,

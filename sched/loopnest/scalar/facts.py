@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Const, Expr, Op, Symbol, substitute, terms_of
 from loopnest.scalar.size_text import read_size

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from types import FrameType
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 

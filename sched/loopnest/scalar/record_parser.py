@@ -18,8 +18,8 @@ from functools import cache
 from keyword import kwlist
 from typing import Any, NoReturn
 
-from loopnest.errors import LoopnestError, kind_of
-from loopnest.scalar import pickling
+from loopnest.base import pickling
+from loopnest.base.errors import LoopnestError, kind_of
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, LaunchIndex, Load, Number, Op

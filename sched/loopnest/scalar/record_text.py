@@ -20,8 +20,9 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-from loopnest.errors import NotSupported
-from loopnest.scalar import dtypes, pickling
+from loopnest.base import pickling
+from loopnest.base.errors import NotSupported
+from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS
 from loopnest.scalar.expr import (

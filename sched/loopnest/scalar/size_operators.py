@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 
 if TYPE_CHECKING:
     from loopnest.scalar.expr import Expr

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Const, Expr, Op, Symbol, integer
 

@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
-from loopnest.errors import ScheduleError
+from loopnest.base.errors import ScheduleError
 from loopnest.tensor.tensor_view import TensorView
 
 Step: TypeAlias = Callable[[TensorView], tuple[TensorView, ...]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeAlias
 
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.origin import Origin
 from loopnest.schedule.axis_places import place_text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from loopnest.errors import ScheduleError
+from loopnest.base.errors import ScheduleError
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE
 from loopnest.schedule import recomputation

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from loopnest.errors import NotSupported
+from loopnest.base.errors import NotSupported
 from loopnest.kir.instruction_rows import LATER, Instruction, instructions
 from loopnest.scalar.enums import WARP, Memory, ParallelType
 from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, Load, Local, Op, cast, rewrite

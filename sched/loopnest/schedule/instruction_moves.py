@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loopnest.errors import NotSupported
+from loopnest.base.errors import NotSupported
 from loopnest.kir.instruction_rows import Instruction, instructions
 from loopnest.kir.instruction_table import LATER
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed

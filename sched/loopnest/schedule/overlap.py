@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr, Index, free_indices
 from loopnest.schedule.axis_match import Match

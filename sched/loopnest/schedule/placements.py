@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.schedule.axis_places import leading_position
 from loopnest.schedule.overlap import SharedLoops
 from loopnest.tensor.domain import TensorDomain

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
-from loopnest.errors import ScheduleError
+from loopnest.base.errors import ScheduleError
 from loopnest.scalar.enums import ParallelType
 from loopnest.schedule import chains
 from loopnest.schedule.axis_match import Match

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.schedule.axis_match import Match
 from loopnest.schedule.read_footprints import loops_of_tiles
 from loopnest.schedule.root_maps import pairs, windowed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loopnest.errors import ScheduleError
-from loopnest.fast_init import fast_init
+from loopnest.base.errors import ScheduleError
+from loopnest.base.fast_init import fast_init
 from loopnest.tensor.definition import Definition
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView

@@ -16,8 +16,8 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Concatenate, ParamSpec, TypeVar
 
-from loopnest.errors import ScheduleError
-from loopnest.gc_pause import paused
+from loopnest.base.errors import ScheduleError
+from loopnest.base.gc_pause import paused
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.origin import Origin, caller
 from loopnest.tensor.buffer_layout import BufferLayout

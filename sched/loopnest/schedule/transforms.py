@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import STEP_TYPES, Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, Symbol, integer, variables, whole

@@ -11,7 +11,7 @@ Sums of rows and columns, and what follows a reduction and broadcasts it back: s
 from __future__ import annotations
 
 import loopnest as ln
-from loopnest.errors import ScheduleError
+from loopnest.base.errors import ScheduleError
 from loopnest.scalar.enums import WARP
 from loopnest.schedulers.iteration_space import (
     IterationSpace,

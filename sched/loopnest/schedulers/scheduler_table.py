@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TypeAlias
 
 import loopnest as ln
-from loopnest.errors import ScheduleError, kind_of
+from loopnest.base.errors import ScheduleError, kind_of
 from loopnest.scalar.target_names import target_name
 from loopnest.schedulers import (
     contraction_loops,

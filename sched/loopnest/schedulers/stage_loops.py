@@ -16,7 +16,7 @@ from copy import deepcopy
 from typing import TypeAlias
 
 import loopnest as ln
-from loopnest.errors import LoweringError, ScheduleError
+from loopnest.base.errors import LoweringError, ScheduleError
 from loopnest.schedulers.iteration_space import copies, has_border, together, upstream
 from loopnest.schedulers.loop_shapes import GRID, on_grid
 from loopnest.schedulers.processor_facts import Processor

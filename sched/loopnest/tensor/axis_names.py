@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from loopnest.errors import ScheduleError
+from loopnest.base.errors import ScheduleError
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Coordinate, Expr, Symbol
 from loopnest.tensor.domain import IterDomain, TensorDomain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, listed
 from loopnest.tensor.tensor_view import TensorView
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import (
     ZERO,

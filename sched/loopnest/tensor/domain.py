@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, SupportsIndex
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.scalar.enums import IterKind, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr
 from loopnest.scalar.origin import Origin
@@ -128,7 +128,7 @@ class IterDomain:
         return self
 
     def _place(self) -> tuple[AxisOwner, int]:
-        from loopnest.errors import ScheduleError
+        from loopnest.base.errors import ScheduleError
 
         if self.owner is not None:
             for position, axis in enumerate(self.owner.leaf_domain):

@@ -10,7 +10,7 @@ from html import escape
 from itertools import chain, count
 from typing import TYPE_CHECKING, TypeAlias
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.contradictions import contradiction
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType, int64
@@ -95,7 +95,7 @@ class Fusion:
 
     def __reduce__(self) -> tuple[Callable[..., Fusion], tuple[object, bytes]]:
         """Pickle a table of the tensors and their axes; so is it copied."""
-        from loopnest.scalar.pickling import STAMP, dump_table, fields_of
+        from loopnest.base.pickling import STAMP, dump_table, fields_of
 
         seeds = [axis for t in self._tensors for axis in t.domain.axes()]
         seeds += [intent.axis for intent in self.intents if intent.axis is not None]
@@ -617,7 +617,7 @@ def as_identifier(name: str) -> str:
 
 
 def _loaded(_: object, table: bytes) -> Fusion:
-    from loopnest.scalar.pickling import load_table
+    from loopnest.base.pickling import load_table
 
     fusion = load_table(table)
     assert isinstance(fusion, Fusion)

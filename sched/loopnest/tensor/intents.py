@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.scalar.origin import Origin
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView

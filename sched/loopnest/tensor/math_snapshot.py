@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache, cached_property, partial
 from typing import cast
 
+from loopnest.base.pickling import State, dump_table, fields_of, load_table
 from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
@@ -30,7 +31,6 @@ from loopnest.scalar.expr import (
     ScalarParam,
     Symbol,
 )
-from loopnest.scalar.pickling import State, dump_table, fields_of, load_table
 from loopnest.scalar.record_text import Field, MemberKind
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at

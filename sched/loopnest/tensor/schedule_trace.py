@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, whole
 from loopnest.scalar.fragments import Fragment

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind, Memory, ParallelType
 from loopnest.scalar.expr import Const, Expr

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 import loopnest.graph as G
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.graph.dimensions import Dim
 from loopnest.graph.node import Node, TensorType, TupleType
 from loopnest.graph.node_origins import made_for

@@ -10,7 +10,7 @@ import torch
 
 import loopnest as ln
 from loopnest import kir
-from loopnest.errors import DefinitionError, kind_of
+from loopnest.base.errors import DefinitionError, kind_of
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.expr import Expr, Symbol
 from loopnest.scalar.target_names import among

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._dynamo.backends.common import aot_autograd
 
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.graph.graph_error import GraphError
 from loopnest.scalar.target_names import target_name
 from loopnest.torch.aten_graph import translated

@@ -23,7 +23,7 @@ import pytest
 from helpers.interrupts import heed_interrupts
 from loopnest.backends.cpu import c_compiler
 from loopnest.backends.cpu.c_compiler import Compiler, compile_c, find_compiler
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 
 COMPILER = find_compiler()
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")

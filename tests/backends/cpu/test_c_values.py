@@ -12,7 +12,7 @@ from helpers.printed_nests import RNG, body_of, both_widths, randn
 from helpers.printer_cases import CASTS, GROUPING
 from loopnest.backends.cpu.c_compiler import compile_c
 from loopnest.backends.cpu.c_printer import c_prelude, print_c
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir import Loop, Param, Program, Store
 from loopnest.kir import parse as parse_nest
 from loopnest.scalar import dtypes

@@ -9,7 +9,7 @@ from helpers.communicating_threads import REVERSE, body_of, compiled, lines, ran
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.backends.cpu.c_printer import print_c
 from loopnest.backends.cpu.c_target import CompiledC
-from loopnest.errors import InternalError, LaunchError
+from loopnest.base.errors import InternalError, LaunchError
 from loopnest.kir import parse as parse_nest
 from loopnest.launch.launch_plan import Planner
 from loopnest.scalar.enums import ParallelType

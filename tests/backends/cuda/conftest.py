@@ -11,7 +11,7 @@ import pytest
 from helpers.fake_gpu import FakeGpu, plug_in
 from helpers.nvrtc_cases import MemoryCache
 from loopnest.backends.cuda.toolchain import cuda_toolkit, nvrtc
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from loopnest.backends.cuda.driver import driver_interface as drivers
 from loopnest.backends.cuda.driver.driver_core import has_core
 from loopnest.backends.cuda.driver.driver_pycuda import pack
 from loopnest.backends.cuda.toolchain import cuda_toolkit
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.scalar import dtypes
 
 HELPERS = Path(__file__).parents[2] / "helpers"
@@ -39,7 +39,7 @@ PRELUDE = """
     import numpy as np
     from helpers import cuda_cases as cases
     import loopnest as ln
-    from loopnest.facade import Kernel, compile
+    from loopnest.facade.kernel_class import Kernel, compile
     from loopnest.kir.lowered import Lowered
     from loopnest.backends.cuda.driver import driver_interface as driver
     from loopnest.kir import parse as parse_nest

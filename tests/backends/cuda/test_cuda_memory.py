@@ -12,7 +12,7 @@ import loopnest as ln
 from helpers import cuda_cases as cases
 from helpers.fake_gpu import FakeGpu, plug_in
 from loopnest import kir
-from loopnest.facade import Kernel, compile
+from loopnest.facade.kernel_class import Kernel, compile
 from loopnest.kir.lowered import Lowered
 
 F = np.float32

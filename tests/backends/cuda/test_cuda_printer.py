@@ -9,7 +9,7 @@ import loopnest as ln
 from helpers.printer_cases import CASTS, FORMS, GROUPING, row_sum
 from helpers.work import calls
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.kir import Loop, Store
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.shared_memory import shared_layout

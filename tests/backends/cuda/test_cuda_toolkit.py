@@ -11,7 +11,7 @@ import pytest
 from helpers.nvrtc_cases import executable
 from loopnest.backends.cuda.toolchain import cuda_toolkit, nvrtc
 from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 
 pytestmark = pytest.mark.usefixtures("memory_cache")
 

@@ -13,7 +13,7 @@ from helpers.nvrtc_cases import GREEDY, HALVES, MEMORY, SAXPY, message
 from loopnest.backends.cuda.toolchain import cubin
 from loopnest.backends.cuda.toolchain.cubin import kernel_resources
 from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 
 pytestmark = pytest.mark.usefixtures("memory_cache")
 

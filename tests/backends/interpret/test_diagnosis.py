@@ -7,8 +7,8 @@ import pytest
 
 import loopnest as ln
 from loopnest.backends.interpret.diagnosis import Diagnosis, diagnose, diagnose_program
-from loopnest.errors import LaunchError
-from loopnest.facade import Kernel, lower
+from loopnest.base.errors import LaunchError
+from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.scalar.enums import ParallelType as PT
 from mutation.mutants import mutants
 

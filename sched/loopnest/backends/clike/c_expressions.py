@@ -23,7 +23,7 @@ from loopnest.backends.clike.dialect import (
     literal,
 )
 from loopnest.backends.clike.identifiers import Names
-from loopnest.errors import InternalError, kind_of
+from loopnest.base.errors import InternalError, kind_of
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import swizzled
 from loopnest.scalar import dtypes

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.kir import Allocate, Loop, Stmt, Store, bodies, expressions, with_bodies
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.expr import ONE, Expr, Load

@@ -9,7 +9,7 @@ from typing import NamedTuple, assert_never
 from loopnest.backends.clike.c_expressions import CFormat
 from loopnest.backends.clike.dialect import SUM, Dialect
 from loopnest.backends.clike.identifiers import Names
-from loopnest.errors import NotSupported
+from loopnest.base.errors import NotSupported
 from loopnest.kir import (
     Allocate,
     Arrive,

@@ -26,7 +26,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 from loopnest.launch.disk_cache import DiskCache, digest
 
 HEADER = "loopnest_math.h"

@@ -42,7 +42,8 @@ from loopnest.backends.cpu.scratch_memory import MemoryPlan
 from loopnest.backends.cpu.streaming_stores import streamed_outputs
 from loopnest.backends.cpu.vector_printer import VectorPrinter
 from loopnest.backends.cpu.work_estimate import stores_of
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
+from loopnest.base.recursion import deep
 from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import LoopBounds
@@ -51,7 +52,6 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr, Local, Op, all_of, free_indices, loads, terms_of
-from loopnest.scalar.recursion import deep
 
 VECTOR_BYTES = 64
 """The widest vector register: arrays that fill one are aligned to it."""

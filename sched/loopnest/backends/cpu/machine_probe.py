@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from loopnest.backends.cpu.c_compiler import Compiler, compile_c, cpu_model, find_compiler
-from loopnest.errors import CompileError, LoopnestError
+from loopnest.base.errors import CompileError, LoopnestError
 from loopnest.launch.disk_cache import DiskCache, digest
 from loopnest.scalar.machine_facts import ANY, MachineFacts
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 
 if TYPE_CHECKING:
     from loopnest.backends.cpu.c_compiler import Library

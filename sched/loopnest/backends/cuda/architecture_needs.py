@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from loopnest.backends.cuda.toolchain.nvrtc import Architecture
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 from loopnest.kir import Barrier, Issue, Program, Store, Tile
 from loopnest.kir.atomic_updates import operation_of
 from loopnest.kir.instruction_rows import instructions

@@ -19,7 +19,7 @@ from loopnest.backends.cuda.driver.driver_interface import (
     DriverLaunch,
     Stream,
 )
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import alignments, wide_accesses
 from loopnest.launch.launch_plan import LaunchConfig, LaunchPlan, Planner

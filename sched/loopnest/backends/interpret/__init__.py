@@ -9,7 +9,7 @@ from loopnest.backends.interpret.concrete_program import ConcreteProgram
 from loopnest.backends.interpret.loop_dependence import Expansions
 from loopnest.backends.interpret.native_math import Array
 from loopnest.backends.interpret.random_order import OrderedMachine
-from loopnest.errors import KernelFault
+from loopnest.base.errors import KernelFault
 from loopnest.kir import Program
 from loopnest.kir.legal_tiles import tile_faults
 from loopnest.kir.tiles import without_tiles

@@ -21,7 +21,7 @@ from loopnest.backends.interpret.race_detector import RaceDetector
 from loopnest.backends.interpret.sync_statements import SyncStatements
 from loopnest.backends.interpret.undefined_values import Undefined
 from loopnest.backends.interpret.watched_memory import ElementLayout, WatchedStorage, watched
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import FALSE, Expr, LaunchIndex, Load

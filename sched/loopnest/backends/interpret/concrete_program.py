@@ -14,7 +14,7 @@ from loopnest.backends.interpret.alignment import AlignedAccess, wide_accesses
 from loopnest.backends.interpret.frame import Dependences, Frame
 from loopnest.backends.interpret.native_math import Array, Value
 from loopnest.backends.interpret.watched_memory import ElementLayout
-from loopnest.errors import InternalError, LaunchError
+from loopnest.base.errors import InternalError, LaunchError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import ALIGNMENT
 from loopnest.scalar import dtypes

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loopnest import kir
-from loopnest.errors import KernelFault, LaunchError
+from loopnest.base.errors import KernelFault, LaunchError
 from loopnest.scalar.arguments import ArraySpec, Bound, bind, broken_condition
 from loopnest.tensor.math_snapshot import MathSnapshot, thaw
 

@@ -10,7 +10,7 @@ from loopnest.backends.interpret import native_math
 from loopnest.backends.interpret.frame import Dependences, Frame
 from loopnest.backends.interpret.native_math import Value
 from loopnest.backends.interpret.watched_memory import WatchedStorage
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from loopnest import kir
 from loopnest.backends.interpret.concrete_program import ConcreteProgram
 from loopnest.backends.interpret.frame import Frame
-from loopnest.errors import KernelFault
+from loopnest.base.errors import KernelFault
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines, print_nest
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, along_dimensions

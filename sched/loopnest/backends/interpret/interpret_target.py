@@ -9,7 +9,7 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.backends.interpret import Interpreter
-from loopnest.errors import KernelFault
+from loopnest.base.errors import KernelFault
 from loopnest.launch.launch_plan import LaunchPlan
 from loopnest.launch.strided_arrays import spread
 from loopnest.launch.target_interface import (

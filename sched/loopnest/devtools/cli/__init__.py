@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import click
 
+from loopnest.base.errors import LoopnestError
 from loopnest.devtools.cli.check_command import HELP as CHECK_HELP
 from loopnest.devtools.cli.check_command import check
 from loopnest.devtools.cli.console_output import Interrupted, UserCodeError, checked_output
@@ -37,7 +38,6 @@ from loopnest.devtools.cli.report_command import report
 from loopnest.devtools.cli.tune_command import tune_schedule
 from loopnest.devtools.cli_spec import CliError, Source, sentence_of
 from loopnest.devtools.kernel_def import kernels_of
-from loopnest.errors import LoopnestError
 from loopnest.scalar.target_names import target_name
 
 __all__ = ["Source", "command_line", "main", "stages"]

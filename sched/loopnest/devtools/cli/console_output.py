@@ -20,8 +20,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from loopnest.backends.interpret.diagnosis import Diagnosis
-    from loopnest.errors import KernelFault
-    from loopnest.facade import Kernel
+    from loopnest.base.errors import KernelFault
+    from loopnest.facade.kernel_class import Kernel
     from loopnest.proofs import Finding
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep

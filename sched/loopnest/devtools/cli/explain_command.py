@@ -25,7 +25,7 @@ def explain(
     large as it is; each test around it, and what makes it superfluous. It holds for all sizes.
     """
     from loopnest.devtools.explanation import explain as explained
-    from loopnest.facade import lower
+    from loopnest.facade.kernel_class import lower
 
     choice = choose(source, spec, None, define, param)
     fusion = choice.fusion()

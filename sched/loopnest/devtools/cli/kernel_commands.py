@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from loopnest.base.errors import KernelFault
 from loopnest.devtools.cli.console_output import (
     at_sizes,
     diagnosis_lines,
@@ -24,13 +25,12 @@ from loopnest.devtools.cli.console_output import (
     table_of,
 )
 from loopnest.devtools.cli_spec import CliError, CommandOptions, Source, choose
-from loopnest.errors import KernelFault
 from loopnest.scalar.target_names import target_name
 
 if TYPE_CHECKING:
     from loopnest.backends.compiled_kernel import CompiledKernel
     from loopnest.devtools.harness import Arguments
-    from loopnest.facade import Kernel
+    from loopnest.facade.kernel_class import Kernel
     from loopnest.launch.target_interface import TargetText
     from loopnest.tensor.fusion import Fusion
 
@@ -151,7 +151,7 @@ def _target_of(stage: str) -> str | None:
 
 def _changes(fusion: Fusion, stage: str) -> str:
     """Return what a pass changed, against the stage before it."""
-    from loopnest.facade import lower
+    from loopnest.facade.kernel_class import lower
     from loopnest.lowering.watchers import changes
 
     texts = dict(lower(fusion).stages)
@@ -183,7 +183,7 @@ def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str, s
         from loopnest.tensor.ops.math_text import math_text
 
         return math_text(fusion) + "\n"
-    from loopnest.facade import lower
+    from loopnest.facade.kernel_class import lower
 
     kernel = lower(fusion)
     print_notes(kernel)
@@ -260,7 +260,7 @@ def _prepared(
     param: Sequence[str],
 ) -> tuple[CommandOptions, CompiledKernel[Kernel], Fusion, Arguments]:
     from loopnest.backends.targets import TARGETS
-    from loopnest.facade import compile
+    from loopnest.facade.kernel_class import compile
 
     wanted = target or "auto"
     choice = choose(source, spec, wanted, define, param)

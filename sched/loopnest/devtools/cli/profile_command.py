@@ -25,7 +25,7 @@ def profile(
     registers are those of the schedule 'gpu', or of the one that is named.
     """
     from loopnest.costs import profile as counted
-    from loopnest.facade import lower
+    from loopnest.facade.kernel_class import lower
 
     choice = choose(source, spec, "cuda", define, param)
     fusion = choice.fusion()

@@ -26,7 +26,7 @@ def report(
     schedule of the same kernel next to it. Counts and tiles are those of the sizes of the kernel.
     """
     from loopnest.devtools.kernel_report import Subject, report_page
-    from loopnest.facade import lower
+    from loopnest.facade.kernel_class import lower
 
     subjects = []
     kernel_spec = spec.rsplit("@", 1)[0]

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import loopnest as ln
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
 from loopnest.devtools.fuzzing.failures import Failure
-from loopnest.facade import Kernel
+from loopnest.facade.kernel_class import Kernel
 from loopnest.kir import Program
 
 ARCH = "compute_90"

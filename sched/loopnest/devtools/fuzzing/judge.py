@@ -22,9 +22,9 @@ from loopnest.devtools.fuzzing.declared_shared import too_small
 from loopnest.devtools.fuzzing.failures import Failure
 from loopnest.devtools.fuzzing.garbage import fill, garbage
 from loopnest.devtools.fuzzing.snapshot import Snapshot
-from loopnest.facade import Kernel
-from loopnest.facade import compile as compile_kernel
-from loopnest.facade import lower as lower_fusion
+from loopnest.facade.kernel_class import Kernel
+from loopnest.facade.kernel_class import compile as compile_kernel
+from loopnest.facade.kernel_class import lower as lower_fusion
 from loopnest.launch.strided_arrays import copied
 from loopnest.numerics.compare import compare as compare_elements
 from loopnest.numerics.error_bounds import enclosures

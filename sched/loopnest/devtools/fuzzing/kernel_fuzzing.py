@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import loopnest as ln
+from loopnest.base.errors import LaunchError
 from loopnest.devtools.cli_spec import Source
 from loopnest.devtools.fuzzing.case_lines import Case, Session, Sizes, variable_of
 from loopnest.devtools.fuzzing.failures import Failure
@@ -19,7 +20,6 @@ from loopnest.devtools.fuzzing.size_draws import choose_sizes
 from loopnest.devtools.fuzzing.verdicts import judge_case, judge_schedule, lowered_or_serial
 from loopnest.devtools.kernel_def import KernelDef
 from loopnest.devtools.work_farm import KernelFile
-from loopnest.errors import LaunchError
 from loopnest.scalar.arguments import size_value
 
 

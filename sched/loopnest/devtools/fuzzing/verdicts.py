@@ -22,7 +22,7 @@ from loopnest.devtools.fuzzing.judge import (
     run,
     targets_of,
 )
-from loopnest.facade import Kernel
+from loopnest.facade.kernel_class import Kernel
 
 SERIAL = (
     "[t.parallelize({n: ln.ParallelType.serial for n in range(t.ndim)}) "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.dimensions import DimLike, ShapeLike, dim_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import const, dtype_of, shape_of

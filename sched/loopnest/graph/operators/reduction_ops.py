@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.dimensions import Shape
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, overload
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.info import PassInfo, catalogue, check_signature

@@ -37,7 +37,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.graph.passes.indexed_graph import ForwardGraph
 from loopnest.graph.registry import Pattern
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.data_layout import DataLayout, parse_layout
 from loopnest.graph.dimensions import Dim
 from loopnest.graph.graph_error import GraphError

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, overload
 
-from loopnest.errors import kind_of
+from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import items_of
 from loopnest.graph.passes.context import PassContext

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.graph.node import Node, describe
 from loopnest.graph.passes import movements
 from loopnest.graph.passes.context import PassContext

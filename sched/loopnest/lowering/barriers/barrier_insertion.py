@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import assert_never
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.kir import (
     Allocate,
     Arrive,

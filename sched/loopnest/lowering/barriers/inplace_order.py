@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.kir import Arrive, If, Loop, Program, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.phase_terms import one_thread

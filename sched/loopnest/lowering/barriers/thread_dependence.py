@@ -19,7 +19,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.access_bounds import AccessBounds, is_fixed
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType

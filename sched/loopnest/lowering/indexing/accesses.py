@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from loopnest.errors import InternalError
-from loopnest.fast_init import fast_init
+from loopnest.base.errors import InternalError
+from loopnest.base.fast_init import fast_init
 from loopnest.kir import WHOLE_ELEMENTS, Store
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.axis_indices import Environment

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import assert_never
 
-from loopnest.errors import InternalError, LoweringError
+from loopnest.base.errors import InternalError, LoweringError
 from loopnest.kir import (
     Allocate,
     Barrier,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.kir import Let, Store
 from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.lowering.indexing.accesses import Accesses

@@ -30,7 +30,7 @@ from itertools import product
 from math import isfinite
 from typing import NamedTuple
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.kir import Store, expressions
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.stored_places import solved_places

@@ -14,8 +14,8 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from loopnest.errors import LoweringError
-from loopnest.fast_init import fast_init
+from loopnest.base.errors import LoweringError
+from loopnest.base.fast_init import fast_init
 from loopnest.lowering.indexing.accesses import Reading
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.indexer import Indexer

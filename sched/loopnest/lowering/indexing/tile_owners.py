@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 from typing import NamedTuple
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
 from loopnest.lowering.loops.reshaped_axes import axes_behind

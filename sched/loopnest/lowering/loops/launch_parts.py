@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import replace
 
-from loopnest.errors import LoweringError, NotSupported
+from loopnest.base.errors import LoweringError, NotSupported
 from loopnest.lowering.loops.loop_plan import LoopPlan, launch_extents
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.simplify import Simplifier

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations, product, takewhile
 
-from loopnest.errors import LoweringError
-from loopnest.fast_init import fast_init
+from loopnest.base.errors import LoweringError
+from loopnest.base.fast_init import fast_init
 from loopnest.kir.instruction_table import gives_lanes
 from loopnest.lowering.loops.promotion import Promoter, Promotion
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType

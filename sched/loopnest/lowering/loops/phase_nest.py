@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.lowering.loops.joint_values import joint_axes
 from loopnest.lowering.loops.loop_plan import (
     LoopPlan,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.lowering.loops.never_empty import AtLeastOne
 from loopnest.lowering.loops.reshaped_axes import ReshapedAxes, RootKey, axes_behind
 from loopnest.scalar.simplify import Simplifier

@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from loopnest.errors import LoweringError
-from loopnest.fast_init import fast_init
+from loopnest.base.errors import LoweringError
+from loopnest.base.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_atomic, item_axes, loops_with_start
 from loopnest.lowering.loops.phase_nest import accumulates_apart

@@ -29,7 +29,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.kir import Allocate, Store, Wait
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_table import gives_lanes

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.kir import Allocate, Commit, Issue, Store, Wait
 from loopnest.lowering.loops.guarded_tree import Guarded, Tree, TreeItem, fresh
 from loopnest.scalar.enums import Memory

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.kir import Arrive, Collective, Commit, Shuffle, Wait, map_expressions
 from loopnest.lowering.loops.guarded_tree import (
     Guarded,

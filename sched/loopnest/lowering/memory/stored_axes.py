@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loopnest.errors import InternalError, LoweringError
+from loopnest.base.errors import InternalError, LoweringError
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_atomic, is_trivial
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE, ZERO, Expr, Index, free_indices, integer

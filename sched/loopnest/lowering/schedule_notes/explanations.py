@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 from loopnest.kir import BOUND, If, Loop, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Explained, Lowered, Note

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from loopnest.fast_init import fast_init
+from loopnest.base.fast_init import fast_init
 from loopnest.kir import Allocate, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Note

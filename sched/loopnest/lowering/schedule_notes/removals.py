@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.lowering.schedule_notes.lowered_schedule import Lowering
 from loopnest.scalar.conditions import decided
 from loopnest.scalar.contradictions import contradiction

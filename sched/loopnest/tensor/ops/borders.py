@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import ONE, ZERO, Const, Coordinate, Expr, cast, integer
 from loopnest.tensor.ops.construction import Axis, axes_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, bool_
 from loopnest.scalar.expr import Const, Expr, Op
 from loopnest.scalar.expr import cast as convert

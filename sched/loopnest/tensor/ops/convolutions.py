@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import ARITHMETIC, DType
 from loopnest.scalar.expr import ONE, Const, Expr, Op, Symbol, integer

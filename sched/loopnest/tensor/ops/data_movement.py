@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ZERO, Const, Coordinate, Expr, Op, cast

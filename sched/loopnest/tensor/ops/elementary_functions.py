@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TypeVar, cast
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.expr import Const, Expr, Op
 from loopnest.tensor.ops.operands import (
     ScalarOperand,

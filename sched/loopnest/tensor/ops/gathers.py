@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, cast

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import ZERO, Arg, Expr, Op, cast, integer
 from loopnest.tensor.definition import Read

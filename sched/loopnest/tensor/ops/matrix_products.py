@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import ARITHMETIC, DType
 from loopnest.scalar.expr import Expr, Op
 from loopnest.tensor.declarations import check_dtype

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeGuard
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const, Expr, cast

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice, product
 from typing import TypeAlias
 
-from loopnest.errors import DefinitionError, LoopnestError
+from loopnest.base.errors import DefinitionError, LoopnestError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType, bool_, float32, int64
 from loopnest.scalar.expr import Arg, Const, Expr, Op, cast, substitute, two_sides, walk

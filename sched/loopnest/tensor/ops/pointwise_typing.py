@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, overload
 from typing import cast as typed
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.op_table import FUNCTIONS
 from loopnest.tensor.ops.construction import elementwise

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from loopnest.errors import DefinitionError, kind_of
+from loopnest.base.errors import DefinitionError, kind_of
 from loopnest.scalar.dtypes import DType, bool_, float32, index, int64, uint32
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ZERO, Const, Coordinate, Expr, Op, cast, whole

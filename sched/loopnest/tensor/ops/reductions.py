@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import INTEGERS, DType, bool_, float32, float64, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op, cast

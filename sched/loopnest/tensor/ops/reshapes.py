@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import ZERO, Arg, Const, Expr, Op, Symbol, walk
 from loopnest.scalar.simplify import Simplifier

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import overload
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Arg, Expr, cast

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.conditions import le
 from loopnest.scalar.enums import IterKind

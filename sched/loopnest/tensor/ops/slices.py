@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import TypeAlias
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import ZERO, Arg, Expr, Op, Symbol, integer, walk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loopnest.errors import DefinitionError
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import ONE, Expr, integer
 from loopnest.tensor.ops import reducers

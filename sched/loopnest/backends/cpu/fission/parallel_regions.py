@@ -23,7 +23,7 @@ from typing import TypeAlias
 
 from loopnest.backends.cpu.fission.loop_interchange import is_formula
 from loopnest.backends.cpu.fission.shuffle_loads import is_swap
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir import Allocate, Arrive, Barrier, If, Let, Loop, Shuffle, Stmt
 from loopnest.kir import walk as walk_statements
 from loopnest.kir.buffers import Buffer

@@ -8,7 +8,7 @@ loop over threads becomes a gather.
 from __future__ import annotations
 
 from loopnest.backends.cpu.fission.context_arrays import ContextArray, ContextArrays
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir import Loop, Shuffle, Stmt, Store
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import WARP, ParallelType

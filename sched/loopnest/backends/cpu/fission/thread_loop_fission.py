@@ -35,7 +35,7 @@ from loopnest.backends.cpu.fission.loop_form import LoopForm, trimmed
 from loopnest.backends.cpu.fission.loop_interchange import Interchange, choose_interchange
 from loopnest.backends.cpu.fission.parallel_regions import Threads
 from loopnest.backends.cpu.fission.region_loops import spread
-from loopnest.errors import InternalError
+from loopnest.base.errors import InternalError
 from loopnest.kir import (
     Allocate,
     Arrive,

@@ -12,7 +12,7 @@ import numpy as np
 
 from loopnest.backends.cuda.driver import dlpack
 from loopnest.backends.cuda.driver.driver_interface import PER_THREAD, Address, Driver, Stream
-from loopnest.errors import LaunchError
+from loopnest.base.errors import LaunchError
 from loopnest.launch.target_interface import Array
 from loopnest.scalar.dtypes import DType
 

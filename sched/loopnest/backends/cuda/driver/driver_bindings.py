@@ -13,7 +13,7 @@ from typing import Any
 import numpy.typing as npt
 
 from loopnest.backends.cuda.driver.driver_interface import Address, Device, DriverLaunch, Stream
-from loopnest.errors import CompileError, LaunchError
+from loopnest.base.errors import CompileError, LaunchError
 
 KEPT_SHARE = 32
 """The pool keeps 1/32 of the GPU's memory for later allocations, once all of it is free."""

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy.typing as npt
 
-from loopnest.errors import CompileError, LaunchError
+from loopnest.base.errors import CompileError, LaunchError
 
 Address: TypeAlias = int
 Stream: TypeAlias = int

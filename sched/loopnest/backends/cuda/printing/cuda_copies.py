@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loopnest.backends.cuda.printing.cuda_tiles import function_name, with_operands
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 from loopnest.kir import If, Loop, Stmt, Store
 from loopnest.kir.instruction_table import Instruction
 from loopnest.scalar.expr import Const

@@ -60,7 +60,8 @@ from loopnest.backends.cuda.printing.cuda_vectors import (
     plan_vectors,
     template,
 )
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
+from loopnest.base.recursion import deep
 from loopnest.kir import (
     Allocate,
     Arrive,
@@ -90,7 +91,6 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Expr, Load, Symbol, cast
 from loopnest.scalar.launch_bounds import LaunchBounds
-from loopnest.scalar.recursion import deep
 from loopnest.scalar.simplify import Simplifier
 
 MAX_THREADS = 1024

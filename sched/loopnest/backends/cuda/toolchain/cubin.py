@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loopnest.backends.cuda.toolchain.cuda_toolkit import INSTALL_OR_CUDA_HOME, find_tool
-from loopnest.errors import CompileError, InternalError
+from loopnest.base.errors import CompileError, InternalError
 from loopnest.scalar.expr import Expr
 
 

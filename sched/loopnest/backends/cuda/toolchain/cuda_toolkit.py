@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from loopnest.errors import CompileError
+from loopnest.base.errors import CompileError
 
 INSTALL = "pip install 'loopnest[nvrtc]'"
 INSTALL_OR_CUDA_HOME = f"{INSTALL}, or set CUDA_HOME to a CUDA toolkit"

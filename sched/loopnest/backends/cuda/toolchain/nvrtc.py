@@ -18,7 +18,7 @@ from loopnest.backends.cuda.toolchain.cuda_toolkit import (
     load_nvrtc,
     nvrtc_build,
 )
-from loopnest.errors import CompileError, InternalError
+from loopnest.base.errors import CompileError, InternalError
 from loopnest.launch.disk_cache import DiskCache, digest
 
 _FILE = "kernel.cu"

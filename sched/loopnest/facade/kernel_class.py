@@ -10,7 +10,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload, runtime_checkable
 
 from loopnest import kir
-from loopnest.errors import CompileError, LoopnestError, LoweringError, kind_of
+from loopnest.base.errors import CompileError, LoopnestError, LoweringError, kind_of
 from loopnest.kir.kernel_facts import BufferInfo, Parameter, Stages
 from loopnest.kir.lowered import (
     Explained,

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
-from loopnest.errors import LoopnestError
+from loopnest.base.errors import LoopnestError
 
-SCHEMA = 24
+SCHEMA = 25
 """Grows whenever a pickled class gets other fields, or a field another meaning."""
 
 State = Mapping[str, Any]

@@ -9,7 +9,7 @@ from functools import wraps
 from threading import Lock
 from typing import ParamSpec, TypeVar
 
-from loopnest.errors import LoweringError
+from loopnest.base.errors import LoweringError
 
 P = ParamSpec("P")
 R = TypeVar("R")

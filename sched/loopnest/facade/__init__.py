@@ -1,0 +1,1 @@
+"""The kernel that a user holds: `lower` and `compile`, and what a kernel can be asked."""
