@@ -143,3 +143,23 @@ def test_unswitch_around_a_join() -> None:
     y.parallelize({0: PT.grid_x, 1: PT.unswitch})
     f.inline_most()
     assert "unswitch" in str(check(f, X[0]))
+
+
+def test_each_thread_finishes_the_tile_that_it_has():
+    """Threads go along tiles: none of these loops repeats what another one has stored."""
+    kinds = ln.ParallelType
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("M", "N"), ln.float32)
+        total = ln.sum(x, 1)
+        y = f.output(ln.exp(ln.unfold(total, 0, 3, stride=2)), "y")
+    y.split(0, 2)
+    total.compute_at(y, 3)
+    total.memory = ln.SHARED
+    y.parallelize({0: kinds.block_y, 1: kinds.block_x, 2: kinds.grid_x})
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    values = np.random.default_rng(0).random((9, 4)).astype(np.float32)
+    for target in ("interpret", "c"):
+        found = ln.compile(kernel, target)(values)
+        np.testing.assert_allclose(found, ln.evaluate(f, values), rtol=1e-6)

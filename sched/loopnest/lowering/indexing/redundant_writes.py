@@ -17,6 +17,7 @@ from loopnest.lowering.loops.promotion import Promoter
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, LaunchIndex, Op, free_indices
+from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
@@ -66,7 +67,7 @@ def first_points(
         if keys and keys.isdisjoint(held):
             yield _is_zero(index)
     if compute.phase in ("init", "finish"):
-        yield from _of_result(nest, compute, memory)
+        yield from _of_result(nest, compute, memory, tiled)
     if memory is not Memory.LOCAL:
         yield from _of_threads(nest, compute, known, memory, None if is_global else places)
     if compute.phase == "update":
@@ -94,16 +95,22 @@ def is_repeated(plan: LoopPlan, unit: TensorView) -> bool:
     return False
 
 
-def _of_result(nest: Nest, compute: Compute, memory: Memory) -> Iterator[Expr]:
-    """Yield the tests for loops of a reduction's result, bound to threads, that it lacks."""
+def _of_result(
+    nest: Nest, compute: Compute, memory: Memory, tiled: Container[LoopGroup]
+) -> Iterator[Expr]:
+    """Yield the tests for loops of a reduction's result, bound to threads, that it lacks.
+
+    Those around tiles of it, `tiled`, it does not lack: each iteration has a part of its own.
+    """
     plan, unit = nest.plan, compute.unit
     held = plan.promoter.held(unit)
     for axis in unit.domain.leaf:
         dim = plan.spec(axis).parallel
-        if axis.is_reduction or not dim.is_thread or not _matters(dim, memory, True):
+        group = plan.forest.find(axis)
+        if axis.is_reduction or group in tiled or not dim.is_thread:
             continue
-        keys = plan.promoter.concrete_keys(plan.promoter.node_of[plan.forest.find(axis)])
-        if keys and keys.isdisjoint(held):
+        keys = plan.promoter.concrete_keys(plan.promoter.node_of[group])
+        if _matters(dim, memory, True) and keys and keys.isdisjoint(held):
             yield _is_zero(LaunchIndex(dim))
 
 
