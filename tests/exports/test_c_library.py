@@ -236,3 +236,31 @@ def test_names_that_c_has_already(tmp_path):
     exported(ln.lower(f), tmp_path)
     x = np.array([1, 2], np.float16)
     assert ln.load(tmp_path)(x, double=2.0).tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("names", [("refused", "r0"), ("bytes", "count")])
+def test_sizes_named_as_the_text_might_name_its_own(names, tmp_path):
+    """With a workspace, and another variant for sizes that vectors do not divide."""
+    with ln.Fusion("sums") as f:
+        x = f.input("x", names, ln.float32)
+        y = f.output(ln.sum(x, axis=1) + 3.0, "y")
+    total = y.producers[0]
+    total.split(1, 4)
+    total.parallelize({2: ln.ParallelType.unroll})
+    total.memory = ln.GLOBAL
+    row = x.cache_after()
+    row.compute_at(total, 2)
+    row.axis(2).parallelize(ln.ParallelType.vectorize)
+    lowered = ln.lower(f)
+    exported(lowered, tmp_path)
+    assert [p.kind for p in lowered.params].count("workspace") == 1
+    for shape in ((5, 8), (5, 7), (0, 3)):
+        x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        found = library(tmp_path, "sums")
+        space = np.zeros(found.sums_workspace(*sizes_of(*shape)) + 1, np.uint8)
+        y = np.zeros(shape[0], np.float32)
+        status = found.sums_run(
+            pointer(x), pointer(y), *sizes_of(*shape), pointer(space), *sizes_of(space.size)
+        )
+        assert found.sums_sentence(status) == b"it ran"
+        np.testing.assert_array_equal(y, x.sum(axis=1) + 3)

@@ -134,7 +134,9 @@ def test_damaged_files(copy):
     )
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"files": 3}', "\udcff"])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"format": 1}', '{"files": 3}', "\udcff", "[" * 100_000], ids=range(6)
+)
 def test_a_damaged_manifest(copy, text):
     (copy / "manifest.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     refused(copy, r"manifest\.json is damaged; export the kernel again")
@@ -180,7 +182,23 @@ def test_a_library_that_is_another(copy, tmp_path):
     )
 
 
-@pytest.mark.parametrize("changes", [{"built": 3}, {"nest": {}}, {"target": ""}])
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_a_file_of_no_possible_name(copy, name):
+    rewrite(copy, files={name: "0"})
+    refused(copy, rf"{re.escape(name)} cannot be read \([^\n]+\); export the kernel again")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"built": 3},
+        {"built": {"code": {"0_32": [1], "0_64": [2]}}},
+        {"nest": {}},
+        {"target": ""},
+        {"files": [["a", "b"]]},
+        {"files": [[1, 2]]},
+    ],
+)
 def test_a_manifest_that_lacks_something(copy, changes):
     rewrite(copy, **changes)
     refused(copy, r"manifest\.json is damaged; export the kernel again")
@@ -209,6 +227,30 @@ def test_folders_that_will_not_do(tmp_path):
     with pytest.raises(ln.LaunchError, match=r"^twice\.export\('3', target='c'\): 3 is no path; "):
         kernel.export(3)
     assert file.read_text() == "mine"
+
+
+def test_a_text_that_is_no_kernel(copy):
+    rewrite(copy, nest={"full": "libtwice.so"})
+    refused(
+        copy,
+        r"its kernel cannot be read: parse, line 1: it is '.ELF[\s\S]*'; expected "
+        r"'# loopnest program \d+', as this version writes it",
+    )
+
+
+def test_paths_that_no_system_takes(tmp_path):
+    class Bytes:
+        def __fspath__(self):
+            return b"a"
+
+    for path, why in ((tmp_path / ("x" * 300), "File name too long"), ("a\0b", ".*null byte.*")):
+        call = re.escape(f"twice.export({str(path)!r}, target='c'): ")
+        with pytest.raises(ln.LaunchError, match=f"^{call}it cannot be written \\({why}\\)$"):
+            doubled().export(path, prove=False)
+        hint = r"name a folder that k\.export made"
+        refused(path, rf"there is no manifest\.json to read \({why}\); {hint}")
+    with pytest.raises(ln.CompileError, match=rf"Bytes is no path; {hint}$"):
+        ln.load(Bytes())
 
 
 def test_targets_that_will_not_do(tmp_path):

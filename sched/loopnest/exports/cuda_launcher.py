@@ -194,7 +194,7 @@ class CudaExport:
         yield "  if (plan.bytes > 0 && (workspace == 0 || workspace_bytes < plan.bytes))"
         yield f"    return {fixed('WORKSPACE')};"
         yield "  (void)ln_bad; (void)workspace_bytes;"
-        yield "  const int code = plan.variant * 2 + (plan.bits == 64);"
+        yield "  const int ln_code = plan.variant * 2 + (plan.bits == 64);"
         for number, variant in enumerate(entry.variants):
             yield f"  if (plan.variant == {number}) {{"
             yield from [f"    {line}" for line in self._launches(variant)]
@@ -217,7 +217,7 @@ class CudaExport:
         for param in variant.params:
             if param.kind == "workspace":
                 assert param.buffer is not None
-                name = f"space_{place}"
+                name = f"ln_space{place}"
                 yield f"CUdeviceptr {name} = workspace + plan.places[{place}];"
                 if param.buffer.kind == "counter":
                     count = f"{entry.text.size(param.buffer.size)} * {param.buffer.dtype.size}"
@@ -228,23 +228,23 @@ class CudaExport:
                 name = entry.names[param.name]
             given.append(f"&{name}")
         if any(part.is_cooperative for part in variant.launches):
-            yield f"CUdeviceptr counter = workspace + plan.bytes - {ALIGNMENT};"
-            yield f"if ({p}_failed(cuMemsetD8Async(counter, 0, 4, stream))) {driver};"
+            yield f"CUdeviceptr ln_counter = workspace + plan.bytes - {ALIGNMENT};"
+            yield f"if ({p}_failed(cuMemsetD8Async(ln_counter, 0, 4, stream))) {driver};"
         for number, part in enumerate(variant.launches):
-            extra = ["&counter"] if part.is_cooperative else []
+            extra = ["&ln_counter"] if part.is_cooperative else []
             yield "{"
-            yield f"  CUfunction function = kernel->functions[code][{number}];"
-            yield f"  void *arguments[] = {{{', '.join([*given, *extra]) or '0'}}};"
+            yield f"  CUfunction ln_function = kernel->functions[ln_code][{number}];"
+            yield f"  void *ln_arguments[] = {{{', '.join([*given, *extra]) or '0'}}};"
             shared = "0"
             if shared_layout(part).is_dynamic:
                 shared = f"(unsigned)plan.shared[{number}]"
-                yield f"  if ({p}_failed(cuFuncSetAttribute(function,"
+                yield f"  if ({p}_failed(cuFuncSetAttribute(ln_function,"
                 yield "      CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,"
                 yield f"      (int)plan.shared[{number}]))) {driver};"
             sizes = [f"(unsigned)plan.dims[{number}][{n}]" for n in range(len(LAUNCH_DIMENSIONS))]
             launch = "cuLaunchCooperativeKernel" if part.is_cooperative else "cuLaunchKernel"
-            rest = "arguments" if part.is_cooperative else "arguments, NULL"
-            yield f"  if ({p}_failed({launch}(function, {', '.join(sizes)},"
+            rest = "ln_arguments" if part.is_cooperative else "ln_arguments, NULL"
+            yield f"  if ({p}_failed({launch}(ln_function, {', '.join(sizes)},"
             yield f"      {shared}, stream, {rest}))) {driver};"
             yield "}"
 

@@ -276,10 +276,10 @@ class EntryPoint:
         if self.scalar is None:
             yield "  return status ? -(int64_t)status : plan.bytes;"
         else:  # addresses may choose the other variant
-            yield "  const int64_t bytes = plan.bytes;"
-            yield "  if (status || plan.variant == 1) return status ? -(int64_t)status : bytes;"
-            yield f"  if ({self._call('plan_1', '&plan')}) return bytes;"
-            yield "  return bytes > plan.bytes ? bytes : plan.bytes;"
+            yield "  const int64_t ln_bytes = plan.bytes;"
+            yield "  if (status || plan.variant == 1) return status ? -(int64_t)status : ln_bytes;"
+            yield f"  if ({self._call('plan_1', '&plan')}) return ln_bytes;"
+            yield "  return ln_bytes > plan.bytes ? ln_bytes : plan.bytes;"
         yield "}"
 
     def _call(self, function: str, *more: str) -> str:
@@ -304,13 +304,13 @@ class EntryPoint:
         yield "  plan->empty = 0;"
         yield "  plan->bytes = 0;"
         yield f"  plan->bits = {self._call(f'bits_{number}')};"
-        yield f"  const int refused = plan->bits == 0 ? {_FIXED['TOO_LARGE'][0]} : 0;"
-        yield "  if (plan->nothing) return refused;"
+        yield f"  const int ln_refused = plan->bits == 0 ? {_FIXED['TOO_LARGE'][0]} : 0;"
+        yield "  if (plan->nothing) return ln_refused;"
         for factor in variant.split_factors:
             yield f"  if ({size(factor)} < 1) return {_FIXED['SPLIT'][0]};"
         for place, part in enumerate(variant.launches):
             yield from self._dimensions(place, part)
-        yield "  if (refused) return refused;"
+        yield "  if (ln_refused) return ln_refused;"
         for place, param in enumerate([q for q in variant.params if q.kind == "workspace"]):
             assert param.buffer is not None
             yield from self._room(place, param.buffer)
@@ -345,11 +345,11 @@ class EntryPoint:
             room = f"ln_size_mul({room}, ln_size_max({size(extent)}, 1))"
         most = f"INT64_MAX / {4 * buffer.dtype.size}"
         yield "  {"
-        yield f"    const ln_size count = plan->empty ? {room} : {size(buffer.size)};"
-        yield f"    if (count > {most} || plan->bytes > INT64_MAX / 4)"
+        yield f"    const ln_size ln_count = plan->empty ? {room} : {size(buffer.size)};"
+        yield f"    if (ln_count > {most} || plan->bytes > INT64_MAX / 4)"
         yield f"      return {_FIXED['TOO_LARGE'][0]};"
         yield f"    plan->places[{place}] = plan->bytes;"
-        yield f"    plan->bytes += (int64_t)(count * {buffer.dtype.size} + {self.alignment - 1})"
+        yield f"    plan->bytes += (int64_t)(ln_count * {buffer.dtype.size} + {self.alignment - 1})"
         yield f"                   / {self.alignment} * {self.alignment};"
         yield "  }"
 

@@ -66,7 +66,7 @@ class Export:
     @property
     def kernel_text(self) -> str:
         """The kernel, for `Kernel.parse`."""
-        return self.files[self.manifest["nest"]["full"]].decode()
+        return self.files[self.manifest["nest"]["full"]].decode(errors="replace")
 
 
 def export_kernel(
@@ -119,6 +119,7 @@ def export_kernel(
 
 
 _FOLDER = "name a folder that k.export made"
+_DAMAGES = (ValueError, TypeError, KeyError, RecursionError)
 
 
 def read_export(folder: str | os.PathLike[str], digest: str | None) -> Export:
@@ -130,13 +131,13 @@ def read_export(folder: str | os.PathLike[str], digest: str | None) -> Export:
     """
     subject = f"load({str(folder)!r})"
     again = "export the kernel again"
-    if not isinstance(folder, (str, os.PathLike)):
-        raise CompileError(subject, f"{kind_of(folder)} is no path", _FOLDER)
-    place = Path(folder)
     try:
+        place = Path(folder)
         text = (place / NAME).read_bytes()
-    except OSError as error:
-        reason = f"there is no {NAME} to read ({error.strerror})"
+    except TypeError:
+        raise CompileError(subject, f"{kind_of(folder)} is no path", _FOLDER) from None
+    except (OSError, ValueError) as error:
+        reason = f"there is no {NAME} to read ({_why(error)})"
         raise CompileError(subject, reason, _FOLDER) from None
     if digest is not None and _sha(text) != digest:
         reason = f"its digest is {_sha(text)}, not {digest}"
@@ -144,8 +145,8 @@ def read_export(folder: str | os.PathLike[str], digest: str | None) -> Export:
     try:
         manifest = json.loads(text)
         format_, version, files = [manifest[key] for key in ("format", "version", "files")]
-        known = dict(files)
-    except (ValueError, TypeError, KeyError):
+        known = {**files}
+    except _DAMAGES:
         raise CompileError(subject, f"{NAME} is damaged", again) from None
     if format_ != FORMAT:
         raise CompileError(subject, f"{NAME} is no manifest of a kernel", again)
@@ -160,10 +161,9 @@ def read_export(folder: str | os.PathLike[str], digest: str | None) -> Export:
             raise CompileError(subject, f"{NAME} names '{name}', which is no file of it", again)
         try:
             held[name] = (place / name).read_bytes()
-        except OSError as error:
-            raise CompileError(
-                subject, f"{name} cannot be read ({error.strerror})", again
-            ) from None
+        except (OSError, ValueError) as error:
+            reason = f"{name} cannot be read ({_why(error)})"
+            raise CompileError(subject, reason, again) from None
         if _sha(held[name]) != wanted:
             reason = f"{name} has the digest {_sha(held[name])}, where {NAME} says {wanted}"
             raise CompileError(subject, reason, f"it is damaged, or of another export; {again}")
@@ -175,8 +175,9 @@ def read_export(folder: str | os.PathLike[str], digest: str | None) -> Export:
 def _is_whole(manifest: dict[str, Any], held: Files) -> bool:
     """Whether a manifest names what loading needs."""
     try:
-        nest = manifest["nest"]["full"]
-        return bool(nest in held and manifest["built"]["code"].keys() and manifest["target"])
+        names = [*manifest["built"]["code"].values(), manifest["nest"]["full"]]
+        is_named = len(names) > 1 and all(isinstance(name, str) for name in names)
+        return bool(is_named and names[-1] in held and manifest["target"])
     except (TypeError, KeyError, AttributeError):
         return False
 
@@ -184,11 +185,15 @@ def _is_whole(manifest: dict[str, Any], held: Files) -> bool:
 def _place(folder: str | os.PathLike[str], subject: str) -> Path:
     try:
         place = Path(folder)
+        is_folder, is_there = place.is_dir(), place.exists()
+        holds_others = is_folder and any(place.iterdir()) and not (place / NAME).exists()
     except TypeError:
         raise LaunchError(subject, f"{folder!r} is no path", "name a folder") from None
-    if place.exists() and not place.is_dir():
+    except OSError as error:
+        raise LaunchError(subject, f"it cannot be written ({_why(error)})") from None
+    if is_there and not is_folder:
         raise LaunchError(subject, "there is a file of that name", "name a folder")
-    if place.is_dir() and any(place.iterdir()) and not (place / NAME).exists():
+    if holds_others:
         hint = "name a new folder, an empty one, or one that an export made"
         raise LaunchError(subject, "the folder holds other files", hint)
     return place
@@ -204,8 +209,8 @@ def _write(place: Path, files: Files, subject: str) -> None:
             (place / NAME).unlink()
         for name, data in files.items():
             (place / name).write_bytes(data)
-    except OSError as error:
-        raise LaunchError(subject, f"it cannot be written ({error.strerror})") from None
+    except (OSError, ValueError) as error:
+        raise LaunchError(subject, f"it cannot be written ({_why(error)})") from None
 
 
 def _known_files(place: Path) -> list[str]:
@@ -213,8 +218,13 @@ def _known_files(place: Path) -> list[str]:
     try:
         names = json.loads((place / NAME).read_bytes())["files"]
         return [name for name in names if os.path.basename(name) == name]
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, *_DAMAGES):
         return []
+
+
+def _why(error: OSError | ValueError) -> str:
+    """Return why a path cannot be read or written; one with a 0 byte is a ValueError."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _sha(data: bytes) -> str:

@@ -73,13 +73,13 @@ class SizeText:
         """
         names: dict[Expr, str] = {}
         for number, node in enumerate(bounds.order):
-            names[node] = f"r{number}"
-            yield f"const ln_range r{number} = {self._range(node, bounds, names)};"
+            names[node] = f"ln_r{number}"
+            yield f"const ln_range {names[node]} = {self._range(node, bounds, names)};"
         sums = [node for node in names if isinstance(node, Op) and node.op == "ceildiv"]
         for number, node in enumerate(sums):
             highs = " + ".join([f"{names[arg]}.high" for arg in node.args])
-            yield f"const ln_range s{number} = ln_range_of(0, {highs});"
-        own = [*names.values(), *[f"s{number}" for number in range(len(sums))]]
+            yield f"const ln_range ln_s{number} = ln_range_of(0, {highs});"
+        own = [*names.values(), *[f"ln_s{number}" for number in range(len(sums))]]
         for bits, limit in _LIMITS.items():
             tests = [f"ln_range_fits({name}, {limit})" for name in own]
             tests += [f"{self.size(size)} <= INT32_MAX" for size in more if bits == 32]
