@@ -50,13 +50,14 @@ class CExport:
 
     def header(self) -> str:
         """Return the header."""
-        p = self.entry.prefix
-        declared = [*self.entry.declared(), "void *workspace", "int64_t workspace_bytes"]
         return self.entry.header([
             "/* Run it: 0, or a status, and then nothing was written but the workspace. Threads",
             " * may call it at the same time, each with a workspace and outputs of its own. */",
-            f"int {p}_run({_lines(declared)});",
+            f"{self.entry.run(self._declared())};",
         ])  # fmt: skip
+
+    def _declared(self) -> list[str]:
+        return [*self.entry.declared(), "void *workspace", "int64_t workspace_bytes"]
 
     def source(self) -> str:
         """Return the source, which compiles alone."""
@@ -80,56 +81,39 @@ class CExport:
 
     def _run(self) -> Iterator[str]:
         entry, p = self.entry, self.entry.prefix
-        declared = [*entry.declared(), "void *workspace", "int64_t workspace_bytes"]
         yield f"static int {p}_told(int status) {{"
         yield f"  return status < {OUTSIDE} ? status : status + {DATA - OUTSIDE};"
         yield "}"
-        yield f"int {p}_run({_lines(declared)}) {{"
-        yield "  int ln_bad = 0;"
-        yield f"  {p}_plan_t plan;"
-        yield f"  int status = {p}_plan({', '.join([*entry.given('size'), '&plan'])});"
-        yield "  if (status || plan.nothing) return status;"
-        yield from entry.array_checks("(const void *){}")
-        yield "  if (plan.bytes > 0 && (workspace == 0 || workspace_bytes < plan.bytes))"
-        yield f"    return {fixed('WORKSPACE')};"
+        yield from entry.planned(self._declared(), "(const void *){}")
+        yield from entry.workspace_check()
         yield "  (void)ln_bad; (void)workspace_bytes;"
-        yield from self._counters()
+        for number, variant in enumerate(entry.variants):
+            for place, size in entry.counters(variant):
+                yield f"  if (plan.variant == {number})"
+                yield f"    memset((char *)workspace + plan.places[{place}], 0,"
+                yield f"           {size});"
         yield f"  status = {fixed('NO_THREADS')};"
         yield "  if (plan.empty) {"
         yield from self._empty()
         yield "  }"
-        for (variant, bits), program in self.programs.items():
-            yield f"  else if (plan.variant == {variant} && plan.bits == {bits})"
+        for (number, bits), program in self.programs.items():
+            yield f"  else if (plan.variant == {number} && plan.bits == {bits})"
             yield f"    status = {self._called(program)};"
         yield "  return status;"
         yield "}"
 
     def _called(self, program: kir.Program) -> str:
         """Return a call of a printed function."""
-        given, place = [], 0
-        for param in program.params:
-            if param.kind == "workspace":
-                given.append(f"(void *)((char *)workspace + plan.places[{place}])")
-                place += 1
-            else:
-                given.append(self.entry.names[param.name])
+        given = self.entry.passed(program, "(void *)((char *)workspace + plan.places[{}])")
         return f"{self.entry.prefix}_told({symbol(program.name)}({', '.join(given)}))"
-
-    def _counters(self) -> Iterator[str]:
-        """Yield statements that set the counters of the workspace to 0."""
-        for number, variant in enumerate(self.entry.variants):
-            buffers = [p.buffer for p in variant.params if p.kind == "workspace"]
-            for place, buffer in enumerate(buffers):
-                if buffer is not None and buffer.kind == "counter":
-                    count = self.entry.text.size(buffer.size)
-                    yield f"  if (plan.variant == {number})"
-                    yield f"    memset((char *)workspace + plan.places[{place}], 0,"
-                    yield f"           (size_t)({count} * {buffer.dtype.size}));"
 
     def _empty(self) -> Iterator[str]:
         """Yield what is done where no thread runs: outputs get what their reductions start from."""
         program = self.entry.variants[-1]
-        yield from self._variant_of_the_host()
+        if self.entry.scalar is not None:
+            call = self.entry.call("plan_1", "&plan")
+            yield f"    if (plan.variant == 0 && {call}) return {fixed('NO_THREADS')};"
+            yield from [f"  {line}" for line in self.entry.workspace_check()]
         for output in program.outputs:
             if not output.inplace:
                 yield from _filled(self.entry, output.buffer, self._name_of(output.buffer),
@@ -141,13 +125,6 @@ class CExport:
             test = " && ".join([f"{self.entry.names[n]} == {v}" for n, v in sizes.items()])
             yield f"    {'else ' if place else ''}if ({test})"
             yield f"      status = {self._called(self._host(number))};"
-
-    def _variant_of_the_host(self) -> Iterator[str]:
-        if self.entry.scalar is not None:
-            call = f"{self.entry.prefix}_plan_1({', '.join([*self.entry.given('size'), '&plan'])})"
-            yield f"    if (plan.variant == 0 && {call}) return {fixed('NO_THREADS')};"
-            yield "    if (plan.bytes > 0 && (workspace == 0 || workspace_bytes < plan.bytes))"
-            yield f"      return {fixed('WORKSPACE')};"
 
     def _name_of(self, buffer: Buffer) -> str:
         program = self.entry.variants[-1]
@@ -178,7 +155,3 @@ def _hosts(program: kir.Program) -> Iterator[tuple[Mapping[str, int], kir.Progra
             if whole and sizes not in seen and len(seen) < _MOST_HOSTS:
                 seen.append(sizes)
                 yield sizes, of_the_host(program, sizes)
-
-
-def _lines(params: list[str]) -> str:
-    return "\n    " + ",\n    ".join(params)

@@ -9,7 +9,7 @@ from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_names
 from loopnest.backends.cuda.architecture_needs import check_architecture
 from loopnest.backends.cuda.cuda_target import ALIGNMENT
-from loopnest.exports.entry_point import EntryPoint, fixed
+from loopnest.exports.entry_point import EntryPoint, fixed, pieces
 from loopnest.exports.size_checks import prelude
 from loopnest.kir.shared_memory import shared_layout
 from loopnest.kir.vector_access import alignments, wide_accesses
@@ -117,7 +117,7 @@ class CudaExport:
                 "",
                 "/* Enqueue it: 0, or a status, and then nothing was launched. Arrays and the",
                 " * workspace lie on the GPU. What is declared of the data is not checked. */",
-                f"int {p}_run({_lines(self._declared())});",
+                f"{self.entry.run(self._declared())};",
             ],
             ["#include <cuda.h>"],
         )
@@ -178,21 +178,14 @@ class CudaExport:
         return ", ".join([f'"{self._file(number, bits)}.{kind}"' for number, bits in self.codes])
 
     def _run(self) -> Iterator[str]:
-        entry, p = self.entry, self.entry.prefix
-        yield f"int {p}_run({_lines(self._declared())}) {{"
-        yield "  int ln_bad = 0;"
-        yield f"  {p}_plan_t plan;"
-        call = ", ".join([*entry.given("size"), "&plan"])
-        yield f"  int status = {p}_plan({call});"
-        yield "  if (status || plan.nothing) return status;"
-        yield from entry.array_checks("(const void *)(uintptr_t){}")
+        entry = self.entry
+        yield from entry.planned(self._declared(), "(const void *)(uintptr_t){}")
         if entry.scalar is not None:
             tests = " || ".join([f"{entry.names[n]} % {a}" for n, a in self._alignments()])
             yield f"  if (plan.variant == 0 && ({tests or '0'}))"
-            yield f"    if ((status = {p}_plan_1({call}))) return status;"
+            yield f"    if ((status = {entry.call('plan_1', '&plan')})) return status;"
         yield f"  if (plan.empty) return {fixed('NO_THREADS')};"
-        yield "  if (plan.bytes > 0 && (workspace == 0 || workspace_bytes < plan.bytes))"
-        yield f"    return {fixed('WORKSPACE')};"
+        yield from entry.workspace_check()
         yield "  (void)ln_bad; (void)workspace_bytes;"
         yield "  const int ln_code = plan.variant * 2 + (plan.bits == 64);"
         for number, variant in enumerate(entry.variants):
@@ -213,20 +206,14 @@ class CudaExport:
         """Yield the launches of one variant, one after the other."""
         entry, p = self.entry, self.entry.prefix
         driver = f"return {fixed('DRIVER')}"
-        given, place = [], 0
-        for param in variant.params:
-            if param.kind == "workspace":
-                assert param.buffer is not None
-                name = f"ln_space{place}"
-                yield f"CUdeviceptr {name} = workspace + plan.places[{place}];"
-                if param.buffer.kind == "counter":
-                    count = f"{entry.text.size(param.buffer.size)} * {param.buffer.dtype.size}"
-                    yield f"if ({p}_failed(cuMemsetD8Async({name}, 0, (size_t)({count}), stream)))"
-                    yield f"  {driver};"
-                place += 1
-            else:
-                name = entry.names[param.name]
-            given.append(f"&{name}")
+        counters = dict(entry.counters(variant))
+        for place in range(len(pieces(variant))):
+            yield f"CUdeviceptr ln_space{place} = workspace + plan.places[{place}];"
+            if place in counters:
+                cleared = f"cuMemsetD8Async(ln_space{place}, 0, {counters[place]}, stream)"
+                yield f"if ({p}_failed({cleared}))"
+                yield f"  {driver};"
+        given = [f"&{name}" for name in entry.passed(variant, "ln_space{}")]
         if any(part.is_cooperative for part in variant.launches):
             yield f"CUdeviceptr ln_counter = workspace + plan.bytes - {ALIGNMENT};"
             yield f"if ({p}_failed(cuMemsetD8Async(ln_counter, 0, 4, stream))) {driver};"
@@ -247,7 +234,3 @@ class CudaExport:
             yield f"  if ({p}_failed({launch}(ln_function, {', '.join(sizes)},"
             yield f"      {shared}, stream, {rest}))) {driver};"
             yield "}"
-
-
-def _lines(params: list[str]) -> str:
-    return "\n    " + ",\n    ".join(params)

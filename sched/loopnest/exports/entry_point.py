@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 
 from loopnest import kir
 from loopnest.backends.clike.identifiers import symbol
@@ -243,11 +244,10 @@ class EntryPoint:
         """Yield the functions that check sizes and choose the variant and its launch."""
         p, sizes = self.prefix, self.sizes_list()
         parts = max([len(v.launches) for v in self.variants])
-        count = len(self.params("workspace"))
         yield "typedef struct {"
         yield "  int variant, bits, nothing, empty;"
         yield f"  int64_t dims[{parts}][6], shared[{parts}];"
-        yield f"  int64_t places[{count + 1}], bytes;"
+        yield f"  int64_t places[{len(pieces(self.program)) + 1}], bytes;"
         yield f"}} {p}_plan_t;"
         for number, variant in enumerate(self.variants):
             yield from self._bits(number, variant)
@@ -256,33 +256,34 @@ class EntryPoint:
         yield "  int ln_bad = 0;"
         yield "  (void)ln_bad;"
         for name in self.given("size"):
-            yield f"  if ({name} < 0) return {_FIXED['NEGATIVE'][0]};"
+            yield f"  if ({name} < 0) return {fixed('NEGATIVE')};"
         for number, (_, condition) in enumerate(self.program.conditions, CONDITIONS):
             yield f"  if (!{self.text.size(condition)} || ln_bad) return {number};"
         yield "  plan->variant = 0;"
         if self.scalar is not None:
             tests = " && ".join([self.text.size(c) for _, c in self.program.requires]) or "1"
             yield f"  if (!({tests}) || ln_bad) plan->variant = 1;"
-            yield f"  if (plan->variant == 1) return {self._call('plan_1', 'plan')};"
-        yield f"  return {self._call('plan_0', 'plan')};"
+            yield f"  if (plan->variant == 1) return {self.call('plan_1', 'plan')};"
+        yield f"  return {self.call('plan_0', 'plan')};"
         yield "}"
         yield f"int {p}_check({sizes}) {{"
         yield f"  {p}_plan_t plan;"
-        yield f"  return {self._call('plan', '&plan')};"
+        yield f"  return {self.call('plan', '&plan')};"
         yield "}"
         yield f"int64_t {p}_workspace({sizes}) {{"
         yield f"  {p}_plan_t plan;"
-        yield f"  const int status = {self._call('plan', '&plan')};"
+        yield f"  const int status = {self.call('plan', '&plan')};"
         if self.scalar is None:
             yield "  return status ? -(int64_t)status : plan.bytes;"
         else:  # addresses may choose the other variant
             yield "  const int64_t ln_bytes = plan.bytes;"
             yield "  if (status || plan.variant == 1) return status ? -(int64_t)status : ln_bytes;"
-            yield f"  if ({self._call('plan_1', '&plan')}) return ln_bytes;"
+            yield f"  if ({self.call('plan_1', '&plan')}) return ln_bytes;"
             yield "  return ln_bytes > plan.bytes ? ln_bytes : plan.bytes;"
         yield "}"
 
-    def _call(self, function: str, *more: str) -> str:
+    def call(self, function: str, *more: str) -> str:
+        """Return a call of a function of the sizes."""
         return f"{self.prefix}_{function}({', '.join([*self.given('size'), *more])})"
 
     def _bits(self, number: int, variant: kir.Program) -> Iterator[str]:
@@ -303,17 +304,16 @@ class EntryPoint:
         yield f"  plan->nothing = {' && '.join([f'({test})' for test in empty])};"
         yield "  plan->empty = 0;"
         yield "  plan->bytes = 0;"
-        yield f"  plan->bits = {self._call(f'bits_{number}')};"
-        yield f"  const int ln_refused = plan->bits == 0 ? {_FIXED['TOO_LARGE'][0]} : 0;"
+        yield f"  plan->bits = {self.call(f'bits_{number}')};"
+        yield f"  const int ln_refused = plan->bits == 0 ? {fixed('TOO_LARGE')} : 0;"
         yield "  if (plan->nothing) return ln_refused;"
         for factor in variant.split_factors:
-            yield f"  if ({size(factor)} < 1) return {_FIXED['SPLIT'][0]};"
+            yield f"  if ({size(factor)} < 1) return {fixed('SPLIT')};"
         for place, part in enumerate(variant.launches):
             yield from self._dimensions(place, part)
         yield "  if (ln_refused) return ln_refused;"
-        for place, param in enumerate([q for q in variant.params if q.kind == "workspace"]):
-            assert param.buffer is not None
-            yield from self._room(place, param.buffer)
+        for place, buffer in enumerate(pieces(variant)):
+            yield from self._room(place, buffer)
         if self.on_gpu and any(part.is_cooperative for part in variant.launches):
             yield f"  plan->bytes += {self.alignment};  /* the counter of the grid */"
         yield "  (void)ln_bad;"
@@ -328,13 +328,13 @@ class EntryPoint:
             if dimension.is_block:
                 threads = Op("mul", (threads, extent), dtypes.index)
             text = self.text.size(extent)
-            yield f"  if ({text} > {MOST_ALONG[dimension]}) return {_FIXED['LAUNCH'][0]};"
+            yield f"  if ({text} > {MOST_ALONG[dimension]}) return {fixed('LAUNCH')};"
             yield f"  plan->dims[{place}][{number}] = (int64_t){text};"
             if not isinstance(extent, Const) or extent.value == 0:
                 yield f"  plan->empty |= {text} <= 0;"
-        yield f"  if ({self.text.size(threads)} > {MOST_THREADS}) return {_FIXED['LAUNCH'][0]};"
+        yield f"  if ({self.text.size(threads)} > {MOST_THREADS}) return {fixed('LAUNCH')};"
         shared = self.text.size(shared_layout(part).total)
-        yield f"  if ({shared} > {MAX_SHARED_BYTES}) return {_FIXED['SHARED'][0]};"
+        yield f"  if ({shared} > {MAX_SHARED_BYTES}) return {fixed('SHARED')};"
         yield f"  plan->shared[{place}] = (int64_t){shared};"
 
     def _room(self, place: int, buffer: Buffer) -> Iterator[str]:
@@ -347,36 +347,76 @@ class EntryPoint:
         yield "  {"
         yield f"    const ln_size ln_count = plan->empty ? {room} : {size(buffer.size)};"
         yield f"    if (ln_count > {most} || plan->bytes > INT64_MAX / 4)"
-        yield f"      return {_FIXED['TOO_LARGE'][0]};"
+        yield f"      return {fixed('TOO_LARGE')};"
         yield f"    plan->places[{place}] = plan->bytes;"
         yield f"    plan->bytes += (int64_t)(ln_count * {buffer.dtype.size} + {self.alignment - 1})"
         yield f"                   / {self.alignment} * {self.alignment};"
         yield "  }"
 
-    def array_bytes(self, param: kir.Param) -> str:
-        """Return the bytes of an array."""
+    # The function that runs the kernel
+
+    def run(self, declared: Sequence[str]) -> str:
+        """Return how that function is declared."""
+        params = ",\n    ".join(declared)
+        return f"int {self.prefix}_run(\n    {params})"
+
+    def planned(self, declared: Sequence[str], address: str) -> Iterator[str]:
+        """Yield its head: it returns where the plan or an array has a fault, or nothing is to do.
+
+        Args:
+            declared: its parameters.
+            address: makes a ``const void *`` of an array, with {} for its name.
+        """
+        yield f"{self.run(declared)} {{"
+        yield "  int ln_bad = 0;"
+        yield f"  {self.prefix}_plan_t plan;"
+        yield f"  int status = {self.call('plan', '&plan')};"
+        yield "  if (status || plan.nothing) return status;"
+        yield from self._array_checks(address)
+
+    def workspace_check(self) -> Iterator[str]:
+        """Yield a statement that returns a status where the workspace will not do."""
+        yield "  if (plan.bytes > 0 && (workspace == 0 || workspace_bytes < plan.bytes))"
+        yield f"    return {fixed('WORKSPACE')};"
+
+    def passed(self, variant: kir.Program, piece: str) -> list[str]:
+        """Return what a function of a variant takes, with {} in `piece` for its number."""
+        places = count()
+        return [
+            piece.format(next(places)) if param.kind == "workspace" else self.names[param.name]
+            for param in variant.params
+        ]
+
+    def counters(self, variant: kir.Program) -> Iterator[tuple[int, str]]:
+        """Yield the number of each piece of workspace that starts at 0, and its bytes."""
+        for place, buffer in enumerate(pieces(variant)):
+            if buffer.kind == "counter":
+                yield place, f"(size_t)({self.text.size(buffer.size)} * {buffer.dtype.size})"
+
+    def _array_bytes(self, param: kir.Param) -> str:
         assert param.buffer is not None
         return f"ln_size_mul({self.text.size(param.buffer.size)}, {param.dtype.size})"
 
-    def array_checks(self, address: str) -> Iterator[str]:
-        """Yield statements that return a status where arrays are NULL, or overlap.
-
-        Args:
-            address: makes a ``const void *`` of an array, with {} for its name.
-        """
+    def _array_checks(self, address: str) -> Iterator[str]:
+        """Yield statements that return a status where arrays are NULL, or overlap."""
         arrays = self.params("input", "output")
         for param in arrays:
-            name = address.format(self.names[param.name])
-            yield f"  if ({self.array_bytes(param)} > 0 && {name} == 0) return {_FIXED['NULL'][0]};"
+            name, null = address.format(self.names[param.name]), fixed("NULL")
+            yield f"  if ({self._array_bytes(param)} > 0 && {name} == 0) return {null};"
         for place, param in enumerate(arrays):
             for other in arrays[:place]:
                 if {param.name, other.name} & self.written:
-                    first = f"{address.format(self.names[other.name])}, {self.array_bytes(other)}"
-                    second = f"{address.format(self.names[param.name])}, {self.array_bytes(param)}"
-                    yield f"  if (ln_overlap({first}, {second})) return {_FIXED['OVERLAP'][0]};"
+                    first = f"{address.format(self.names[other.name])}, {self._array_bytes(other)}"
+                    second = f"{address.format(self.names[param.name])}, {self._array_bytes(param)}"
+                    yield f"  if (ln_overlap({first}, {second})) return {fixed('OVERLAP')};"
 
 
 _TAKEN = ("workspace", "workspace_bytes", "plan", "status", "kernel", "stream", "ln_bad")
+
+
+def pieces(variant: kir.Program) -> list[Buffer]:
+    """Return the buffers of the workspace."""
+    return [p.buffer for p in variant.params if p.kind == "workspace" and p.buffer is not None]
 
 
 def fixed(name: str) -> int:

@@ -1,4 +1,4 @@
-"""The folder of an exported kernel: its files, and the manifest that says what they are.
+"""The folder of an exported kernel, written and loaded: its files, and a manifest that names them.
 
 `manifest.json` is data: parameters, launch formulas, what is required, the proof with its scope,
 the certificate where there is one, and the SHA-256 of every other file. Its own SHA-256 is the
@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from loopnest import kir
+from loopnest.backends.compiled_kernel import CompiledKernel, K
+from loopnest.backends.cpu import c_target
 from loopnest.base.errors import CompileError, LaunchError, VerifyError, kind_of
 from loopnest.base.pickling import SCHEMA
 from loopnest.exports.entry_point import ABI, EntryPoint, c_type, names_of
 from loopnest.exports.size_checks import check_sizes
 from loopnest.kir.lowered import Lowered
 from loopnest.kir.shared_memory import shared_layout
+from loopnest.launch.target_interface import Executable
 from loopnest.scalar.expr import Expr
 
 NAME = "manifest.json"
@@ -182,6 +185,60 @@ def _is_whole(manifest: dict[str, Any], held: Files) -> bool:
         return False
 
 
+def loaded(kernel: K, export: Export, subject: str) -> CompiledKernel[K]:
+    """Return a kernel that runs the machine code of an export.
+
+    Args:
+        kernel: what was exported.
+        export: its files.
+        subject: the call, for errors.
+
+    Raises:
+        CompileError: the machine code does not load, lacks a function, or is for no target.
+    """
+    target = export.manifest["target"]
+    if target not in ("c", "cuda"):
+        raise CompileError(subject, f"it is for target {target!r}, which is none")
+    first = kernel.program
+
+    def build(variant: Any) -> Executable:
+        number = 0 if variant.program is first else 1
+        return _executable(export, target, variant.program, number, subject)
+
+    of_target: type[CompiledKernel[K]] = CompiledKernel
+    if target == "cuda":
+        from loopnest.backends.cuda.cuda_kernel import CudaKernel
+
+        of_target = CudaKernel
+    return of_target(kernel, target, build(kernel), build)
+
+
+def _executable(
+    export: Export, target: str, program: kir.Program, number: int, subject: str
+) -> Executable:
+    built = export.manifest["built"]
+    try:
+        own = {bits: built["code"][f"{number}_{bits}"] for bits in (32, 64)}
+        held = {}
+        if target == "cuda":
+            texts = {bits: name.removesuffix(".cubin") + ".ptx" for bits, name in own.items()}
+            held = {b: (export.files[own[b]], export.files[texts[b]]) for b in own}
+        library = export.files[built["library"]] if target == "c" else b""
+    except (KeyError, TypeError):
+        raise CompileError(
+            subject, "its manifest does not fit its files", "export it again"
+        ) from None
+    if target == "cuda":
+        from loopnest.backends.cuda.cuda_target import from_machine_code
+
+        return from_machine_code(program, held, built["arch"])
+    try:
+        return c_target.from_library(library, program, own)
+    except CompileError as error:
+        reason = f"its library does not fit its manifest, or this machine: {error}"
+        raise CompileError(subject, reason, "export the kernel on this machine") from None
+
+
 def _place(folder: str | os.PathLike[str], subject: str) -> Path:
     try:
         place = Path(folder)
@@ -307,12 +364,11 @@ def _proof(kernel: Exportable, subject: str) -> tuple[Json, str]:
 
 def _c_files(kernel: Exportable) -> tuple[EntryPoint, Files, Json]:
     from loopnest.backends.cpu.c_compiler import command_line, machine_code
-    from loopnest.backends.cpu.c_target import code_options
     from loopnest.exports.c_library import CExport
 
     made = CExport(kernel.program, None if kernel.scalar is None else kernel.scalar.program)
     source, name = made.source(), made.entry.prefix
-    options = code_options([*made.programs.values()])
+    options = c_target.code_options([*made.programs.values()])
     files = {
         f"{name}.h": made.header().encode(),
         f"{name}.c": source.encode(),

@@ -592,8 +592,7 @@ def load(folder: str | os.PathLike[str], digest: str | None = None) -> CompiledK
 
     Source: Halide's ahead-of-time pipelines; TVM's ``load_module``.
     """
-    from loopnest.exports.loaded_code import loaded
-    from loopnest.exports.manifest import read_export
+    from loopnest.exports.manifest import loaded, read_export
 
     found = read_export(folder, digest)
     subject = f"load({str(folder)!r})"
