@@ -238,6 +238,59 @@ def test_another_tile_of_rows_has_the_same_bits() -> None:
     assert same_bits(one, one)
 
 
+def product_and_sum(p: ln.TensorView, c: ln.TensorView) -> ln.TensorView:
+    return c + p
+
+
+def product_of_another_sign(p: ln.TensorView, c: ln.TensorView) -> ln.TensorView:
+    return c + (-p)
+
+
+def copied_product(p: ln.TensorView, c: ln.TensorView) -> ln.TensorView:
+    y = c + p
+    p.cache_after()
+    return y
+
+
+def chosen_product(p: ln.TensorView, c: ln.TensorView) -> ln.TensorView:
+    return c + ln.where(c > -100.0, p, 0.0)
+
+
+def product_in_a_function(p: ln.TensorView, c: ln.TensorView) -> ln.TensorView:
+    return c + ln.erf(p)
+
+
+@pytest.mark.parametrize(
+    ("made", "factor", "shown"),
+    [
+        (product_and_sum, ln.mul, True),
+        (product_and_sum, lambda a, b: ln.prod(ln.stack([a, b], axis=0), axis=0), True),
+        (product_and_sum, lambda a, b: ln.erf(a), False),
+        (product_of_another_sign, ln.mul, True),
+        (copied_product, ln.mul, True),
+        (chosen_product, ln.mul, False),  # processors with masks alone round both together
+        (product_in_a_function, ln.mul, False),
+    ],
+)
+def test_a_product_that_is_rounded_first(
+    made: Callable[..., ln.TensorView], factor: Callable[..., ln.TensorView], shown: bool
+) -> None:
+    """Whatever stands between a product and its sum: a compiler may round both together."""
+    kernels = []
+    for at_once in (True, False):
+        with ln.Fusion("k") as f:
+            a, b, c = [f.input(name, ("N",), ln.float32) for name in "abc"]
+            p = factor(a, b)
+            y = f.output(made(p, c), "y")
+        for tensor in f.tensors if at_once else p.consumers:
+            if not (tensor.is_input or tensor.is_output):
+                tensor.compute_at(y, 1)
+        kernels.append(ln.lower(f))
+    assert same_bits(kernels[0], kernels[0])
+    assert not shown or apart(*ln.compile_many(kernels, "c", optimize=3), {"N": 133}, None)
+    assert same_bits(*kernels).status == "unknown"
+
+
 def test_a_sum_in_chunks_has_other_bits() -> None:
     def chunked(f: ln.Fusion, y: ln.TensorView) -> None:
         y.split(1, 2)

@@ -4,13 +4,20 @@ A claim is decided on the nest for all sizes: the order of each fold (`fold_step
 on the size, or is that of the other kernel. Where that is not shown, values of the math and trees
 of folds at given sizes are looked for that differ; where none do, the claim is unknown.
 
+Two kernels compute the same bits where the value of each element has one form (`ValueForms`), as an
+expression over inputs: the same operations on the same elements, each fold in steps of one form.
+Copies leave no trace, so that tensors that a schedule made do not matter. A product that is added
+at once may be rounded together with the sum; one that other loops, or other threads, read is
+rounded by itself. How it gets to the sum, by copies and by changes of its sign too, is a part of
+the form.
+
 Claims are of one target, whose functions and contractions (``a * b + c`` rounded once) are the same
 wherever the nest has the same statement; and of kernels that compute their math (`verify`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from math import prod
@@ -29,17 +36,21 @@ from loopnest.numerics.error_bounds import enclosures
 from loopnest.proofs.enumeration import EnumeratedFacts
 from loopnest.proofs.enumeration.fold_trees import FoldTrees, TreeTable, ValueTrees, parted_sums
 from loopnest.proofs.fold_steps import Folds, OrderDependence, mentions
-from loopnest.proofs.obligations import CollectiveMath
+from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import NoLaunch, TooMany, Undecidable, number
 from loopnest.proofs.program_model import Model, equal_sizes
 from loopnest.proofs.single_launches import single_launches
 from loopnest.proofs.size_choice import fulfils, points_at, small_sizes, starts
+from loopnest.proofs.template_matching import reducer_of
 from loopnest.proofs.value_comparison import disjoint, drawn
-from loopnest.proofs.value_forms import FormTable, ValueForms
 from loopnest.proofs.verifier import obligations, program_of
-from loopnest.scalar.expr import Symbol
+from loopnest.scalar.enums import IterKind, Memory
+from loopnest.scalar.expr import ZERO, Arg, Coordinate, Expr, Op, Symbol, walk
+from loopnest.scalar.simplify import Simplifier
+from loopnest.scalar.templates import at
+from loopnest.tensor.definition import data_of
 from loopnest.tensor.fusion import Fusion
-from loopnest.tensor.math_snapshot import MathSnapshot, thaw
+from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor, thaw
 from loopnest.tensor.tensor_view import TensorView
 
 _MOST_PAIRS = 12
@@ -47,6 +58,24 @@ _MOST_POINTS = 1 << 18
 _MOST_ELEMENTS = 64
 
 BitStatus: TypeAlias = 'Literal["same", "different", "unknown"]'
+Form: TypeAlias = "tuple[object, ...]"
+Value: TypeAlias = "tuple[int, str]"
+"""The form of a value, and how the product that it is gets here; "" where it is none."""
+
+_AT_ONCE = "at once"
+_STORED = "stored"
+_CHOICES = ("neg", "where", "min", "max")
+"""Operations that give an operand, or its negative: a product stays one."""
+_SUMS = ("add", "sub", "fma")
+_NEITHER = frozenset({
+    "div", "neg", "abs", "min", "max", "eq", "ne", "lt", "le", "gt", "ge", "isnan",
+    "floor", "ceil", "trunc", "round", "sqrt", "where", "cast",
+})  # fmt: skip
+"""Operations that add nothing and give no product. Others, as ``exp``, targets may write as sums of
+products, which compilers take apart."""
+
+_BOUND = 1000
+"""The first number of coordinates that stand for the place of a term in a fold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,11 +391,11 @@ def _typed(name: str, dtype: object, shape: Sequence[object]) -> str:
 def _other_forms(every: Sequence[tuple[_VariantFolds, MathSnapshot]]) -> list[BitWitness]:
     """Return the outputs that variants of kernels may compute in other ways."""
     table = FormTable()
-    forms = []
-    for variant, math in every:
-        works = [w for part in variant.launches for w in part.folds.works]
-        values = ValueForms(math, variant.forms, works, table)
-        forms.append({name: values.output(name) for name in math.outputs})
+    values = [
+        ValueForms(math, v.forms, [w for part in v.launches for w in part.folds.works], table)
+        for v, math in every
+    ]
+    forms = [{name: v.output(name) for name in v.math.outputs} for v in values]
     text = "its operations, or the order of its folds, were not shown to be the same"
     apart = [n for n in forms[0] if any(found[n] != forms[0][n] for found in forms)]
     parts = [part for variant, _ in every for part in variant.launches]
@@ -434,7 +463,11 @@ class _VariantFolds:
     @property
     def forms(self) -> dict[str, tuple[str, ...]]:
         """The forms of all folds, by tensor."""
-        return {name: form for part in self.launches for name, form in part.folds.forms.items()}
+        found: dict[str, tuple[str, ...]] = {}
+        for part in self.launches:
+            for name, form in part.folds.forms.items():
+                found[name] = found.get(name, ()) + form
+        return found
 
 
 def _variants(k: Any) -> tuple[_VariantFolds, ...]:
@@ -509,3 +542,189 @@ def _other_order(one: _VariantFolds, other: _VariantFolds, which: str) -> list[B
         for name in first
         if first[name] != second.get(name)
     ]
+
+
+class FormTable:
+    """Forms by number, which several kernels share."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Form, int] = {}
+        self.forms: list[Form] = []
+
+    def number(self, form: Form) -> int:
+        """Return the number of a form."""
+        found = self._numbers.get(form)
+        if found is None:
+            found = self._numbers[form] = len(self.forms)
+            self.forms.append(form)
+        return found
+
+
+class ValueForms:
+    """The forms of a kernel's values.
+
+    Args:
+        math: what it computes.
+        orders: by tensor the forms of the steps of its fold.
+        works: its stores.
+        table: where forms are numbered.
+    """
+
+    def __init__(
+        self,
+        math: MathSnapshot,
+        orders: Mapping[str, tuple[str, ...]],
+        works: Iterable[Work],
+        table: FormTable,
+    ) -> None:
+        self.math, self.orders, self.table = math, orders, table
+        self.algebra = Simplifier()
+        self._works: dict[str, list[Work]] = {}
+        for work in works:
+            self._works.setdefault(work.tensor.name, []).append(work)
+        self._values: dict[tuple[str, tuple[Expr, ...]], Value] = {}
+
+    def output(self, name: str) -> int:
+        """Return the form of an element of an output."""
+        tensor = self._tensor(name)
+        return self._where(tensor)[0]
+
+    def _tensor(self, name: str) -> MathTensor:
+        found = self.math.tensor(name)
+        assert found is not None
+        return found
+
+    def _value(self, tensor: MathTensor, index: tuple[Expr, ...], depth: int) -> Value:
+        key = (tensor.name, index)
+        found = self._values.get(key)
+        if found is None:
+            found = self._values[key] = self._made(tensor, index, depth)
+        return found
+
+    def _made(self, tensor: MathTensor, index: tuple[Expr, ...], depth: int) -> Value:
+        if tensor.definition is None:
+            return self.table.number(("input", tensor.name, *map(str, index))), ""
+        if tensor.accumulates:
+            return self._fold(tensor, index, depth)
+        value = tensor.definition.values[tensor.definition.component]
+        if tensor.is_factored:
+            places = [Coordinate(_BOUND + 16 * depth + n) for n in range(len(tensor.root))]
+            named = zip(tensor.places, index, strict=True)
+            shown = tuple([f"{at(place, places)} is {i}" for place, i in named])
+            found, way = self._template(tensor, value, places, depth + 1)
+            return self.table.number(("reshaped", tensor.dtype.name, shown, found)), way
+        kept = iter(index)
+        root = [ZERO if a.kind is IterKind.REDUCTION else next(kept) for a in tensor.root]
+        found, way = self._template(tensor, value, root, depth)
+        if tensor.dtype.is_narrow and value.dtype is not tensor.dtype:
+            return self.table.number(("round", tensor.dtype.name, found)), ""
+        return found, way
+
+    def _fold(self, tensor: MathTensor, index: tuple[Expr, ...], depth: int) -> Value:
+        definition, reducer = tensor.definition, reducer_of(tensor)
+        assert definition is not None
+        places = [Coordinate(_BOUND + 16 * depth + n) for n in range(len(tensor.root))]
+        root: list[Expr] = list(places)
+        named: tuple[str, ...] = ()
+        if tensor.is_factored:
+            named = tuple(
+                [f"{at(p, places)} is {i}" for p, i in zip(tensor.places, index, strict=True)]
+            )
+        else:
+            kept = iter(index)
+            root = [
+                p if a.kind is IterKind.REDUCTION else next(kept)
+                for p, a in zip(places, tensor.root, strict=True)
+            ]
+        value = definition.values[definition.component]
+        adds = any(_is_sum(node) for part in reducer.combination for node in walk(part))
+        term, _ = self._template(tensor, value, root, depth + 1, adds=adds)
+        way = _AT_ONCE if _is_product(reducer.combination[definition.component]) else ""
+        how = (
+            reducer.name,
+            *map(str, reducer.combination),
+            str(definition.scan),
+            definition.component,
+            tensor.instruction,
+        )
+        order = self.orders.get(tensor.name, ("exact",))
+        return self.table.number(("fold", tensor.dtype.name, how, order, named, term)), way
+
+    def _template(
+        self, tensor: MathTensor, value: Expr, root: Sequence[Expr], depth: int, adds: bool = False
+    ) -> Value:
+        """Return the form of a template at an element of the root domain.
+
+        `adds` tells that the value is added to others.
+        """
+        definition = tensor.definition
+        assert definition is not None
+        known: dict[tuple[Expr, bool], Value] = {}
+
+        def visit(node: Expr, added: bool) -> Value:
+            key = (node, added)
+            if key not in known:
+                found, way = made(node, added)
+                if added and way:
+                    found = self.table.number(("product", way, found))
+                known[key] = found, way
+            return known[key]
+
+        def made(node: Expr, added: bool) -> Value:
+            if isinstance(node, Arg):
+                read = definition.reads[node.number]
+                producer = self._tensor(read.producer)
+                data = data_of(read.indices)
+                place = [self.algebra.simplify(at(i, root)) for i in read.indices]
+                if data:
+                    chosen = [visit(arg, False)[0] for arg in data]
+                    shown = tuple(map(str, place))
+                    found, way = self._where(producer)
+                    found = self.table.number(("gather", found, shown, *chosen))
+                else:
+                    places = tuple([
+                        ZERO if a.kind is IterKind.BROADCAST else p
+                        for a, p in zip(producer.logical, place, strict=True)
+                    ])  # fmt: skip
+                    found, way = self._value(producer, places, depth)
+                return found, way and _later(way, self._reach(producer, tensor))
+            if not isinstance(node, Op):
+                leaf = at(node, root) if isinstance(node, Coordinate) else node
+                return self.table.number(("leaf", str(leaf), node.dtype.name)), ""
+            chooses = node.op in _CHOICES
+            parts = [visit(arg, _is_sum(node) or (added and chooses)) for arg in node.args]
+            ways = {way for _, way in parts if way and chooses}
+            forms = [form for form, _ in parts]
+            form = self.table.number(("op", node.op, node.dtype.name, *forms))
+            return form, _AT_ONCE if _is_product(node) else " or ".join(sorted(ways))
+
+        return visit(value, adds)
+
+    def _where(self, tensor: MathTensor) -> Value:
+        """Return the form of a tensor at the place that its coordinates name."""
+        return self._value(tensor, tuple([Coordinate(n) for n in range(len(tensor.logical))]), 0)
+
+    def _reach(self, producer: MathTensor, reader: MathTensor) -> str:
+        """Return how a product gets to the sum that takes it in."""
+        reads = [work.site.loops for work in self._works.get(reader.name, ())]
+        for work in self._works.get(producer.name, ()):
+            if work.site.loops in reads:
+                return _AT_ONCE
+        memories = {w.store.storage.memory for w in self._works.get(producer.name, ())}
+        # What a thread keeps for later the compiler may add at once or not.
+        return f"kept {id(self)}" if Memory.LOCAL in memories or not memories else _STORED
+
+
+def _is_sum(node: Expr) -> bool:
+    """Whether what computes an operation may add its operands to others."""
+    return isinstance(node, Op) and node.dtype.is_float and node.op not in {*_NEITHER, "mul"}
+
+
+def _is_product(node: Expr) -> bool:
+    """Whether what computes an operation may end with a product."""
+    return isinstance(node, Op) and node.dtype.is_float and node.op not in {*_NEITHER, *_SUMS}
+
+
+def _later(way: str, reach: str) -> str:
+    """Return how a product gets to a reader of what it got to: a stored one is rounded."""
+    return way if reach == _AT_ONCE or way == _STORED else reach

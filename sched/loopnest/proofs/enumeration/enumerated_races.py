@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.enumeration.access_instances import AccessInstances, InstanceTable
-from loopnest.proofs.enumeration.conflict_join import ConflictJoin, bipartite
-from loopnest.proofs.enumeration.enumerated_landings import EnumeratedLandings, repeated
-from loopnest.proofs.point_arrays import Array, Flags, Undecidable, groups_along
-from loopnest.proofs.program_model import Site, is_private, launch_dimensions
+from loopnest.proofs.point_arrays import (
+    Array,
+    Enumeration,
+    Flags,
+    TooMany,
+    Undecidable,
+    groups_along,
+)
+from loopnest.proofs.program_model import Model, Site, is_private, launch_dimensions
 from loopnest.proofs.report import Finding
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
 
@@ -443,3 +448,184 @@ def _noun(site: Site) -> str:
     return {"Barrier": "barrier", "Shuffle": "shuffle", "Arrive": "arrival"}[
         type(site.node).__name__
     ]
+
+
+class ConflictJoin:
+    """Accesses in groups that may conflict: of one element, in one stretch between barriers.
+
+    Stores come first, then atomic updates, which do not conflict with each other, then loads.
+    """
+
+    def __init__(
+        self,
+        marks: Sequence[AccessInstances],
+        key: Sequence[Array],
+        owner: Sequence[Array],
+        epoch: Sequence[Array],
+    ) -> None:
+        self.marks = marks
+        keys, when = np.concatenate(key), np.concatenate(epoch)
+        writes = np.concatenate([np.full(m.place.size, m.access.writes) for m in marks])
+        atomic = np.concatenate([np.full(m.place.size, m.access.atomic) for m in marks])
+        order = np.lexsort((np.where(atomic, 1, np.where(writes, 0, 2)), when, keys))
+        self.atomic = atomic[order]
+        keys, when, self.writes = keys[order], when[order], writes[order]
+        self.when = when
+        self.who = np.concatenate(owner)[order]
+        self.time = np.concatenate([m.time for m in marks])[order]
+        self.source = np.concatenate([np.full(m.place.size, n) for n, m in enumerate(marks)])[order]
+        self.point = np.concatenate([np.arange(m.place.size) for m in marks])[order]
+        fresh = np.r_[True, (keys[1:] != keys[:-1]) | (when[1:] != when[:-1])][: keys.size]
+        self.start = np.flatnonzero(fresh)
+        self.group = np.cumsum(fresh) - 1
+
+    def mark(self, row: int) -> AccessInstances:
+        return self.marks[int(self.source[row])]
+
+    def sizes(self) -> Array:
+        result: Array = np.diff(np.r_[self.start, self.group.size])
+        return result
+
+    def conflicts(self) -> Array:
+        """Return the rows that conflict with the first of their group."""
+        first = self.start[self.group]
+        # If any two rows conflict, the first row is a store (stores come first), and one of the two
+        # has another owner than it: so the first row conflicts with that one.
+        bad = (self.who != self.who[first]) & self.writes[first] & ~self.atomic[first]
+        if self.atomic.any():
+            # Where updates come first, nobody else may load: of several that update, nobody at all.
+            updated = self.atomic[first]
+            others = self.atomic & (self.who != self.who[first])
+            several = np.bincount(self.group[others], minlength=self.start.size) > 0
+            loads = updated & ~self.atomic
+            bad |= loads & (several[self.group] | (self.who != self.who[first]))
+        return np.flatnonzero(bad)
+
+    def rival(self, row: int) -> int:
+        """Return a row that one of `conflicts` conflicts with."""
+        group = self.group[row]
+        first = int(self.start[group])
+        if self.who[first] != self.who[row]:
+            return first
+        rows = np.flatnonzero((self.group == group) & self.atomic & (self.who != self.who[row]))
+        return int(rows[0])
+
+    def groups_in_conflict(self) -> Array:
+        return np.unique(self.group[self.conflicts()])
+
+
+def bipartite(a: ConflictJoin, b: ConflictJoin) -> Iterator[tuple[int, int]]:
+    """Yield a row of each, in one group by `when`, of two owners; where there is one."""
+    shared = np.intersect1d(a.when, b.when)
+    for when in shared.tolist():
+        mine, theirs = np.flatnonzero(a.when == when), np.flatnonzero(b.when == when)
+        # min(a) = max(b) and max(a) = min(b) only where all owners are one: two comparisons decide
+        # all pairs.
+        low, high = mine[np.argmin(a.who[mine])], theirs[np.argmax(b.who[theirs])]
+        if a.who[low] != b.who[high]:
+            yield int(low), int(high)
+            return
+        high, low = mine[np.argmax(a.who[mine])], theirs[np.argmin(b.who[theirs])]
+        if a.who[high] != b.who[low]:
+            yield int(high), int(low)
+            return
+
+
+class EnumeratedLandings:
+    """The times at which copies in flight land, at every point.
+
+    A copy lands at the first Wait(n) behind the n + 1 Commits of its thread that follow its Issue.
+
+    Args:
+        model: the program.
+        space: its points.
+        without: waits that do not count.
+    """
+
+    def __init__(
+        self, model: Model, space: Enumeration, without: Collection[kir.Stmt] = ()
+    ) -> None:
+        self.space = space
+        self.commits = self._keys(model.commits)
+        self.waits: dict[int, list[Site]] = {}
+        for site in [s for s in model.waits if s.node not in without]:
+            assert isinstance(site.node, kir.Wait)
+            self.waits.setdefault(site.node.pending, []).append(site)
+
+    def _keys(self, sites: Sequence[Site]) -> Array:
+        """Return thread and time of statements in one number, in order."""
+        found = [np.zeros(0, np.int64)]
+        for site in sites:
+            points = self.space.points[site]
+            found.append(points.thread * self.space.span + points.time)
+        return np.sort(np.concatenate(found))
+
+    def of(self, mark: AccessInstances) -> Array:
+        """Return when the copy of each point lands; a time behind all others where it never does.
+
+        Of an access that no copy makes, that is its own time.
+        """
+        if mark.access.site.issue is None:
+            return mark.time
+        span, thread = self.space.span, mark.points.thread
+        never = thread * span + span - 1
+        landed = never
+        after = np.searchsorted(self.commits, thread * span + mark.time, side="right")
+        for pending, sites in self.waits.items():
+            closed = _at(self.commits, after + pending, never)
+            waits = self._keys(sites)
+            found = _at(waits, np.searchsorted(waits, closed, side="right"), never)
+            landed = np.minimum(landed, found)
+        return landed - thread * span
+
+    def touched(
+        self, marks: Sequence[AccessInstances]
+    ) -> Iterator[tuple[AccessInstances, int, AccessInstances, int]]:
+        """Yield two points at which a thread uses what a copy of its own has in flight."""
+        for flying, other in product(marks, repeat=2):
+            one, two = flying.access, other.access
+            if one.site.issue is None or not (one.writes or two.writes):
+                continue
+            same = one.buffer is two.buffer
+            size = int(max(flying.place.max(initial=0), other.place.max(initial=0))) + 1
+            span = self.space.span
+
+            def key(mark: AccessInstances, size: int, same: bool, span: int) -> Array:
+                place = mark.place if same else np.zeros_like(mark.place)
+                return (mark.points.thread * size + place) * span
+
+            uses = key(other, size, same, span) + other.time
+            order = np.argsort(uses)
+            begin = key(flying, size, same, span)
+            first = np.searchsorted(uses[order], begin + flying.time, side="right")
+            end = np.searchsorted(uses[order], begin + self.of(flying), side="left")
+            bad = np.flatnonzero(first < end)
+            if bad.size:
+                point = int(bad[0])
+                yield flying, point, other, int(order[first[point]])
+                return
+
+
+def repeated(mark: AccessInstances, counts: Array, most: int) -> tuple[AccessInstances, Array]:
+    """Return each point of an access some times, and how often it stood there before.
+
+    Raises:
+        TooMany: these are too many points.
+    """
+    if int(counts.sum()) > max(most, mark.place.size):
+        raise TooMany
+    chosen = np.repeat(np.arange(counts.size), counts)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    made = AccessInstances(
+        mark.access, mark.points.take(chosen), mark.where[chosen], mark.place[chosen],
+        mark.key[chosen], mark.time[chosen],
+    )  # fmt: skip
+    return made, np.arange(chosen.size) - first
+
+
+def _at(keys: Array, places: Array, never: Array) -> Array:
+    """Return the keys at some places; `never` where there is none, or none of that thread."""
+    if not keys.size:
+        return never
+    found = np.where(places < keys.size, keys[np.minimum(places, keys.size - 1)], never)
+    return np.minimum(found, never)
