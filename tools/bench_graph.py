@@ -17,8 +17,7 @@ from rich.table import Table
 import loopnest.graph as G
 from loopnest.graph.cse_across import Ledger
 from loopnest.graph.passes import fuse_ops
-from loopnest.graph.passes.fuse_ops_groups import Partition, PostDominators, partition
-from loopnest.graph.passes.indexed_graph import forward_graph
+from loopnest.graph.passes.fuse_ops import Partition, PostDominators, forward_graph, partition
 
 HELP = """Time the graph passes on a residual network, forward and backward.
 

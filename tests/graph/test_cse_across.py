@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import loopnest.graph as G
 from graph import published
 from graph.random_graphs import Sample, samples
-from loopnest.graph.cse_across import Ledger
-from loopnest.graph.stash_choice import (
+from loopnest.graph.cse_across import (
+    Ledger,
     Problem,
     _filled,
     _savings,

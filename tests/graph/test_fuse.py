@@ -13,8 +13,7 @@ from graph import published
 from graph.random_graphs import Sample, samples
 from helpers.work import calls
 from loopnest.graph.passes import fuse_ops
-from loopnest.graph.passes.fuse_ops_groups import PostDominators, partition
-from loopnest.graph.passes.indexed_graph import ForwardGraph, forward_graph
+from loopnest.graph.passes.fuse_ops import ForwardGraph, PostDominators, forward_graph, partition
 
 P = G.Pattern
 CHECKED = G.PassContext(opt_level=3, instruments=[G.WellFormed(), G.SameValues()])

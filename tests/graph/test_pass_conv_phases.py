@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from loopnest.graph.passes.conv_phases import by_phases, gradient_by_phases
-from loopnest.graph.traverse import postorder
+from loopnest.graph.node_origins import postorder
+from loopnest.graph.passes.decompose import conv_by_phases, gradient_by_phases
 
 
 def transposed(own, kernel, space, stride=1, padding=0, dilation=1, groups=1):
@@ -48,19 +48,19 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_values_are_the_same(case):
     node = transposed(*CASES[case])
-    found = by_phases(node)
+    found = conv_by_phases(node)
     assert found.type == node.type
     assert found is not node
     np.testing.assert_allclose(values(found), values(node), rtol=1e-5, atol=1e-5)
 
 
 def test_what_a_transposed_convolution_becomes():
-    found = by_phases(transposed([4, 4], [4, 4], [8, 8], 2, 0))
+    found = conv_by_phases(transposed([4, 4], [4, 4], [8, 8], 2, 0))
     kernels = ["reshape", "transpose", "flip", "reshape"]
     assert operations(found) == [*kernels, "conv", "reshape", "transpose", "reshape"]
-    found = by_phases(transposed([4, 4], [4, 4], [9, 9], 2, 0))
+    found = conv_by_phases(transposed([4, 4], [4, 4], [9, 9], 2, 0))
     assert operations(found)[-1] == "slice"
-    found = by_phases(transposed([4], [3], [9], 2, 0, 2))
+    found = conv_by_phases(transposed([4], [3], [9], 2, 0, 2))
     assert operations(found) == ["conv_transposed", "unslice"]
 
 
@@ -73,7 +73,7 @@ def test_what_a_transposed_convolution_becomes():
 )
 def test_what_stays_as_it_is(case):
     node = transposed(*case)
-    assert by_phases(node) is node
+    assert conv_by_phases(node) is node
 
 
 def wide(stride, kernel, padding=1, channels=32):
@@ -85,7 +85,7 @@ def wide(stride, kernel, padding=1, channels=32):
 @pytest.mark.parametrize("kernel", [(3, 3), (3, 2), (5, 5), (2, 3)])
 def test_phases_of_different_kernels_are_convolutions_of_their_own(kernel):
     node = wide(2, kernel)
-    found = by_phases(node)
+    found = conv_by_phases(node)
     assert found.type == node.type
     np.testing.assert_allclose(values(found), values(node), rtol=1e-5, atol=1e-5)
     shapes = [x.inputs[1].shape[2:] for x in nodes(found) if x.op == "conv"]
@@ -94,15 +94,15 @@ def test_phases_of_different_kernels_are_convolutions_of_their_own(kernel):
 
 def test_phases_of_one_kernel_are_one_convolution():
     for node in (wide(2, (4, 4)), wide(2, (3, 3), channels=8), wide(3, (4, 4))):
-        assert operations(by_phases(node)).count("conv") == 1
+        assert operations(conv_by_phases(node)).count("conv") == 1
 
 
 def test_symbolic_extents_stay():
     x, w = G.var("x", ("N", 2, 4)), G.var("w", (2, 3, 3))
     node = G.conv_transposed(x, w, [9], 2)
-    assert by_phases(node).op == "slice"  # the batch may be a size
+    assert conv_by_phases(node).op == "slice"  # the batch may be a size
     x = G.var("x", (2, 2, "H"))
-    assert by_phases(kept := G.conv_transposed(x, w, [9], 2)) is kept
+    assert conv_by_phases(kept := G.conv_transposed(x, w, [9], 2)) is kept
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -115,7 +115,7 @@ def test_random_ones(seed):
     rows = zip(own, kernel, stride, padding, dilation, strict=True)
     space = [max((n - 1) * s + (k - 1) * d + 1 - 2 * p, 1) for n, k, s, p, d in rows]
     node = transposed(own, kernel, space, stride, padding, dilation, rng.choice([1, 2]))
-    found = by_phases(node)
+    found = conv_by_phases(node)
     assert found.type == node.type
     np.testing.assert_allclose(values(found), values(node), rtol=1e-5, atol=1e-5)
 

@@ -5,7 +5,7 @@ import pytest
 
 import loopnest.graph as G
 from graph import published
-from loopnest.graph.passes.index_map import Chain, core, map_of
+from loopnest.graph.passes.auto_inline import Chain, core, map_of
 
 X = G.var("x", (2, 3, 4), "float64")
 Y = G.var("y", (2, 3, 4), "float64")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
+from loopnest.graph.node_origins import postorder
 from loopnest.graph.passes.decompose import by_phases
-from loopnest.graph.traverse import postorder
 
 CASES = {
     "windows that overlap": ((2, 3, 8, 10), (3, 3), (2, 2), (1, 1, 1, 1)),

@@ -12,10 +12,10 @@ from graph import published
 from graph.random_graphs import samples
 from helpers.made_at import without_lines
 from loopnest.graph.node import Node, TensorType
+from loopnest.graph.node_origins import postorder
 from loopnest.graph.registry import unregister_op
 from loopnest.graph.rewriting import inline_call, replace
 from loopnest.graph.structural import attribute_key, node_key, structural_key
-from loopnest.graph.traverse import postorder
 
 X, Y = G.var("x", (3,), "float64"), G.var("y", (3,), "float64")
 

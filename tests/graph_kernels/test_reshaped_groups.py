@@ -6,7 +6,7 @@ import pytest
 import loopnest.graph as G
 from graph_kernels.random_programs import assert_alike
 from helpers.graph_arrays import feeds, normal
-from loopnest.graph.traverse import postorder
+from loopnest.graph.node_origins import postorder
 
 B, T, C, H = 2, 6, 8, 2
 FLAT = G.var("flat", (B * T, C))

@@ -9,14 +9,14 @@ the oracle of all passes, `check` says what a graph must keep, and the text of a
 
 Who imports whom, lowest first; a row imports rows above it.
 
-- Row 0: `graph_error`, then `dimensions`, then `node`, then `registry` · `traverse` ·
+- Row 0: `graph_error`, then `dimensions`, then `node`, `node_origins`, then `registry` ·
   `data_layout`.
 - Row 1: `leaves`, `program`, then `rewriting` · `structural` · `size_binding`, then `state`,
-  `node_values`, `wellformed`.
+  `node_values`.
 - Row 2: `operators/` by family: `node_operands` · `windows`, then the families.
-- Row 3: `printer`, then `parser`; `gradients/` (one attribute an op), then `autodiff`; `cost`.
+- Row 3: `printer`, then `parser`; `gradients` (one attribute an op); `cost`.
 - Row 4: passes.
-- Row 5: `expression_search` · `fusion_reasons` · `graph_picture` · `stash_choice`, `cse_across`.
+- Row 5: `fusion_reasons` · `graph_picture` · `cse_across`.
 
 `compile` and the passes that make kernels hand over to `loopnest.graph_kernels`, a room above this
 one, when they are first used. Operators of `Node` hand over to `operators`, and `Graph.__str__` to
@@ -24,187 +24,116 @@ one, when they are first used. Operators of `Node` hand over to `operators`, and
 this package.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+import importlib
+import types
+import typing
 
 from loopnest.graph import optim as optim
-from loopnest.graph.autodiff import gradient
-from loopnest.graph.cse_across import cse
-from loopnest.graph.expression_search import find
-from loopnest.graph.fusion_reasons import explain_fusion
-from loopnest.graph.graph_error import GraphError, Refused
-from loopnest.graph.graph_picture import show
-from loopnest.graph.leaves import Variable, assign, const, get_item, group, make_tuple, var
-from loopnest.graph.node import Node, TensorType, TupleType
-from loopnest.graph.node_values import evaluate
-from loopnest.graph.operators import (
-    abs,
-    add,
-    all,
-    any,
-    argmax,
-    argmin,
-    argsort,
-    avg_pool2d,
-    avg_pool2d_backward,
-    batch_norm,
-    bitand,
-    bitor,
-    bitxor,
-    broadcast_to,
-    cast,
-    ceil,
-    clamp,
-    concatenate,
-    conv,
-    conv2d,
-    conv2d_backward_data,
-    conv2d_backward_weight,
-    conv_transposed,
-    conv_weight,
-    cos,
-    cross_entropy,
-    cumprod,
-    cumsum,
-    div,
-    eq,
-    erf,
-    exp,
-    exp2,
-    expand_dims,
-    flip,
-    floor,
-    floordiv,
-    fma,
-    full,
-    full_like,
-    ge,
-    gelu,
-    gt,
-    index_add,
-    invert,
-    iota,
-    isnan,
-    layer_norm,
-    layout_transform,
-    le,
-    log,
-    log1p,
-    log2,
-    log_softmax,
-    logical_and,
-    logical_not,
-    logical_or,
-    lshift,
-    lt,
-    matmul,
-    max,
-    max_pool2d,
-    max_pool2d_backward,
-    max_pool2d_gather,
-    maximum,
-    mean,
-    min,
-    minimum,
-    mod,
-    mul,
-    ne,
-    neg,
-    ones,
-    ones_like,
-    pad,
-    pow,
-    prod,
-    put,
-    reciprocal,
-    relu,
-    reshape,
-    round,
-    rshift,
-    rsqrt,
-    searchsorted,
-    sigmoid,
-    silu,
-    sin,
-    size,
-    slice,
-    softmax,
-    sqrt,
-    squeeze,
-    strided_view,
-    sub,
-    sum,
-    take,
-    tan,
-    tanh,
-    transpose,
-    trunc,
-    unfold,
-    unslice,
-    variance,
-    where,
-    zeros,
-    zeros_like,
+from loopnest.graph.cse_across import cse as cse
+from loopnest.graph.fusion_reasons import explain_fusion as explain_fusion
+from loopnest.graph.gradients import gradient as gradient
+from loopnest.graph.graph_error import GraphError as GraphError
+from loopnest.graph.graph_error import Refused as Refused
+from loopnest.graph.graph_picture import html_of as _html_of
+from loopnest.graph.graph_picture import show as show
+from loopnest.graph.leaves import assign as assign
+from loopnest.graph.leaves import const as const
+from loopnest.graph.leaves import get_item as get_item
+from loopnest.graph.leaves import group as group
+from loopnest.graph.leaves import make_tuple as make_tuple
+from loopnest.graph.leaves import var as var
+from loopnest.graph.node import Node as Node
+from loopnest.graph.node import TensorType as TensorType
+from loopnest.graph.node import TupleType as TupleType
+from loopnest.graph.node_values import Variable as Variable
+from loopnest.graph.node_values import evaluate as evaluate
+from loopnest.graph.operators.convolution import *  # noqa: F403
+from loopnest.graph.operators.creation import *  # noqa: F403
+from loopnest.graph.operators.indexing_ops import *  # noqa: F403
+from loopnest.graph.operators.movement_ops import *  # noqa: F403
+from loopnest.graph.operators.nn_ops import *  # noqa: F403
+from loopnest.graph.operators.pointwise_ops import *  # noqa: F403
+from loopnest.graph.operators.pooling import *  # noqa: F403
+from loopnest.graph.operators.reduction_ops import *  # noqa: F403
+from loopnest.graph.operators.spatial_ops import *  # noqa: F403
+from loopnest.graph.parser import parse as parse
+from loopnest.graph.passes.alter_layout import AlterOpLayout as AlterOpLayout
+from loopnest.graph.passes.alter_layout import LayoutRule as LayoutRule
+from loopnest.graph.passes.alter_layout import register_alter_op_layout as register_alter_op_layout
+from loopnest.graph.passes.alter_layout import (
+    unregister_alter_op_layout as unregister_alter_op_layout,
 )
-from loopnest.graph.parser import parse
-from loopnest.graph.passes import (
-    AlterOpLayout,
-    AutoInline,
-    CodeGen,
-    DeadCodeElimination,
-    Decompose,
-    Distribute,
-    EliminateCommonSubexpr,
-    FoldConstant,
-    FunctionPass,
-    FuseOps,
-    KernelFusion,
-    LayoutRule,
-    Module,
-    ModulePass,
-    Pass,
-    PassContext,
-    PassInfo,
-    PassInstrument,
-    PassTiming,
-    PrintIR,
-    RTCGen,
-    SameValues,
-    Sequential,
-    SimplifyExpr,
-    Target,
-    WellFormed,
-    apply_passes,
-    function_pass,
-    make_pass,
-    module_pass,
-    pass_instrument,
-    pass_names,
-    register_alter_op_layout,
-    register_option,
-    register_pass,
-    unregister_alter_op_layout,
-    unregister_pass,
+from loopnest.graph.passes.auto_inline import AutoInline as AutoInline
+from loopnest.graph.passes.compile_target import CodeGen as CodeGen
+from loopnest.graph.passes.compile_target import KernelFusion as KernelFusion
+from loopnest.graph.passes.compile_target import RTCGen as RTCGen
+from loopnest.graph.passes.compile_target import Target as Target
+from loopnest.graph.passes.dce import DeadCodeElimination as DeadCodeElimination
+from loopnest.graph.passes.decompose import Decompose as Decompose
+from loopnest.graph.passes.distribute import Distribute as Distribute
+from loopnest.graph.passes.eliminate_common_subexpr import (
+    EliminateCommonSubexpr as EliminateCommonSubexpr,
 )
-from loopnest.graph.printer import to_text
-from loopnest.graph.program import Graph, body_of, call_graph, count_ops
-from loopnest.graph.registry import (
-    Pattern,
-    call,
-    get_attr,
-    op_names,
-    pattern_of,
-    register_attr,
-    register_op,
-)
-from loopnest.graph.rewriting import ExprMutator, ExprVisitor, rewrite, substitute
-from loopnest.graph.size_binding import bind
-from loopnest.graph.structural import structural_equal, structural_hash
-from loopnest.graph.wellformed import check
+from loopnest.graph.passes.fold_constant import FoldConstant as FoldConstant
+from loopnest.graph.passes.fuse_ops import FuseOps as FuseOps
+from loopnest.graph.passes.instruments import PassTiming as PassTiming
+from loopnest.graph.passes.instruments import PrintIR as PrintIR
+from loopnest.graph.passes.instruments import SameValues as SameValues
+from loopnest.graph.passes.instruments import WellFormed as WellFormed
+from loopnest.graph.passes.manager import FunctionPass as FunctionPass
+from loopnest.graph.passes.manager import ModulePass as ModulePass
+from loopnest.graph.passes.manager import Pass as Pass
+from loopnest.graph.passes.manager import PassContext as PassContext
+from loopnest.graph.passes.manager import PassInfo as PassInfo
+from loopnest.graph.passes.manager import PassInstrument as PassInstrument
+from loopnest.graph.passes.manager import Sequential as Sequential
+from loopnest.graph.passes.manager import apply_passes as apply_passes
+from loopnest.graph.passes.manager import function_pass as function_pass
+from loopnest.graph.passes.manager import make_pass as make_pass
+from loopnest.graph.passes.manager import module_pass as module_pass
+from loopnest.graph.passes.manager import pass_instrument as pass_instrument
+from loopnest.graph.passes.manager import pass_names as pass_names
+from loopnest.graph.passes.manager import register_option as register_option
+from loopnest.graph.passes.manager import register_pass as register_pass
+from loopnest.graph.passes.manager import unregister_pass as unregister_pass
+from loopnest.graph.passes.numbering import find as find
+from loopnest.graph.passes.simplify_expr import SimplifyExpr as SimplifyExpr
+from loopnest.graph.printer import to_text as to_text
+from loopnest.graph.program import METHODS as _METHODS
+from loopnest.graph.program import Graph as Graph
+from loopnest.graph.program import Module as Module
+from loopnest.graph.program import body_of as body_of
+from loopnest.graph.program import call_graph as call_graph
+from loopnest.graph.program import count_ops as count_ops
+from loopnest.graph.registry import Pattern as Pattern
+from loopnest.graph.registry import call as call
+from loopnest.graph.registry import get_attr as get_attr
+from loopnest.graph.registry import op_names as op_names
+from loopnest.graph.registry import pattern_of as pattern_of
+from loopnest.graph.registry import register_attr as register_attr
+from loopnest.graph.registry import register_op as register_op
+from loopnest.graph.rewriting import ExprMutator as ExprMutator
+from loopnest.graph.rewriting import ExprVisitor as ExprVisitor
+from loopnest.graph.rewriting import rewrite as rewrite
+from loopnest.graph.rewriting import substitute as substitute
+from loopnest.graph.size_binding import bind as bind
+from loopnest.graph.state import check as check
+from loopnest.graph.structural import structural_equal as structural_equal
+from loopnest.graph.structural import structural_hash as structural_hash
 
-if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
-    from loopnest.graph_kernels.compiled_graph import compile_graph as compile
+if typing.TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
+    from loopnest.graph_kernels.compiled_graph import compile_graph
 
+    compile = compile_graph
+else:
+    __all__ = ["compile"]
+    __all__ += [
+        name
+        for name, value in globals().items()
+        if not (name.startswith("_") or isinstance(value, types.ModuleType))
+    ]
+
+_METHODS.update(find=find, html=_html_of, text=to_text)
 _LAZY = {"compile": ("loopnest.graph_kernels.compiled_graph", "compile_graph")}
 
 
@@ -212,194 +141,6 @@ def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _LAZY[name]
-    found: object = getattr(import_module(module), attribute)
+    found: object = getattr(importlib.import_module(module), attribute)
     globals()[name] = found
     return found
-
-
-__all__ = [
-    "AlterOpLayout",
-    "AutoInline",
-    "CodeGen",
-    "DeadCodeElimination",
-    "Decompose",
-    "Distribute",
-    "EliminateCommonSubexpr",
-    "ExprMutator",
-    "ExprVisitor",
-    "FoldConstant",
-    "FunctionPass",
-    "FuseOps",
-    "Graph",
-    "GraphError",
-    "KernelFusion",
-    "LayoutRule",
-    "Module",
-    "ModulePass",
-    "Node",
-    "Pass",
-    "PassContext",
-    "PassInfo",
-    "PassInstrument",
-    "PassTiming",
-    "Pattern",
-    "PrintIR",
-    "RTCGen",
-    "Refused",
-    "SameValues",
-    "Sequential",
-    "SimplifyExpr",
-    "Target",
-    "TensorType",
-    "TupleType",
-    "Variable",
-    "WellFormed",
-    "abs",
-    "add",
-    "all",
-    "any",
-    "apply_passes",
-    "argmax",
-    "argmin",
-    "argsort",
-    "assign",
-    "avg_pool2d",
-    "avg_pool2d_backward",
-    "batch_norm",
-    "bind",
-    "bitand",
-    "bitor",
-    "bitxor",
-    "body_of",
-    "broadcast_to",
-    "call",
-    "call_graph",
-    "cast",
-    "ceil",
-    "check",
-    "clamp",
-    "compile",
-    "concatenate",
-    "const",
-    "conv",
-    "conv2d",
-    "conv2d_backward_data",
-    "conv2d_backward_weight",
-    "conv_transposed",
-    "conv_weight",
-    "cos",
-    "count_ops",
-    "cross_entropy",
-    "cse",
-    "cumprod",
-    "cumsum",
-    "div",
-    "eq",
-    "erf",
-    "evaluate",
-    "exp",
-    "exp2",
-    "expand_dims",
-    "explain_fusion",
-    "find",
-    "flip",
-    "floor",
-    "floordiv",
-    "fma",
-    "full",
-    "full_like",
-    "function_pass",
-    "ge",
-    "gelu",
-    "get_attr",
-    "get_item",
-    "gradient",
-    "group",
-    "gt",
-    "index_add",
-    "invert",
-    "iota",
-    "isnan",
-    "layer_norm",
-    "layout_transform",
-    "le",
-    "log",
-    "log1p",
-    "log2",
-    "log_softmax",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "lshift",
-    "lt",
-    "make_pass",
-    "make_tuple",
-    "matmul",
-    "max",
-    "max_pool2d",
-    "max_pool2d_backward",
-    "max_pool2d_gather",
-    "maximum",
-    "mean",
-    "min",
-    "minimum",
-    "mod",
-    "module_pass",
-    "mul",
-    "ne",
-    "neg",
-    "ones",
-    "ones_like",
-    "op_names",
-    "pad",
-    "parse",
-    "pass_instrument",
-    "pass_names",
-    "pattern_of",
-    "pow",
-    "prod",
-    "put",
-    "reciprocal",
-    "register_alter_op_layout",
-    "register_attr",
-    "register_op",
-    "register_option",
-    "register_pass",
-    "relu",
-    "reshape",
-    "rewrite",
-    "round",
-    "rshift",
-    "rsqrt",
-    "searchsorted",
-    "show",
-    "sigmoid",
-    "silu",
-    "sin",
-    "size",
-    "slice",
-    "softmax",
-    "sqrt",
-    "squeeze",
-    "strided_view",
-    "structural_equal",
-    "structural_hash",
-    "sub",
-    "substitute",
-    "sum",
-    "take",
-    "tan",
-    "tanh",
-    "to_text",
-    "transpose",
-    "trunc",
-    "unfold",
-    "unregister_alter_op_layout",
-    "unregister_pass",
-    "unslice",
-    "var",
-    "variance",
-    "where",
-    "zeros",
-    "zeros_like",
-]

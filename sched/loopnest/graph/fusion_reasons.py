@@ -7,14 +7,22 @@ from typing import overload
 
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node, describe
-from loopnest.graph.passes.context import PassContext
-from loopnest.graph.passes.fuse_ops import FuseOps, depth_of, detect
-from loopnest.graph.passes.fuse_ops_groups import GroupMerge, MergeRefusal, Partition, Rule, Why
-from loopnest.graph.passes.indexed_graph import ForwardGraph
+from loopnest.graph.node_origins import postorder
+from loopnest.graph.passes.fuse_ops import (
+    ForwardGraph,
+    FuseOps,
+    GroupMerge,
+    MergeRefusal,
+    Partition,
+    Rule,
+    Why,
+    depth_of,
+    detect,
+)
+from loopnest.graph.passes.manager import PassContext
 from loopnest.graph.program import Graph
 from loopnest.graph.registry import Pattern
 from loopnest.graph.state import check_state
-from loopnest.graph.traverse import postorder
 
 
 @overload

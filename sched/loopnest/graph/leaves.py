@@ -98,7 +98,7 @@ def var(name: str, shape: ShapeLike, dtype: DType | str | type = dtypes.float32)
         GraphError: the name is no identifier, a shape that is none, or an unknown dtype.
     """
     subject = f"var({name!r})"
-    _check_name(name, subject)
+    check_name(name, subject)
     attrs = {"shape": shape_of(shape, subject), "dtype": dtype_of(dtype, subject)}
     return call("var", (), attrs, name)
 
@@ -115,7 +115,7 @@ def const(value: object, dtype: DType | str | type | None = None, name: str = ""
     """
     subject = f"const({short(value)})"
     if name:
-        _check_name(name, subject)
+        check_name(name, subject)
     return call("const", (), {"value": constant_array(value, dtype, subject)}, name)
 
 
@@ -150,28 +150,6 @@ def _as_array(value: object, wanted: DType | None) -> npt.NDArray[Any]:
         wanted = None if kind is None else _WEAK[kind]
     with np.errstate(all="ignore"):
         return np.array(value, None if wanted is None else wanted.numpy)
-
-
-@takes_arguments
-def Variable(value: object, name: str, dtype: DType | str | type | None = None) -> Node:
-    """Return state: a tensor that keeps its value between evaluations.
-
-    Args:
-        value: the first value: an array, a number, or a node that depends on no input.
-        name: its key in the `state` of `evaluate`; unique in a graph.
-        dtype: the element type; that of `value` by default.
-
-    Raises:
-        GraphError: the name is no identifier, or `value` is no array, number or node.
-    """
-    subject = f"Variable({name!r})"
-    _check_name(name, subject)
-    if isinstance(value, Node):
-        from loopnest.graph.node_values import evaluate_closed
-
-        value = evaluate_closed(value)
-    array = constant_array(value, dtype, subject)
-    return call("variable", (), {"value": array, "variable": name}, name)
 
 
 @takes_arguments
@@ -221,7 +199,12 @@ def get_item(node: Node, index: int) -> Node:
     return call("get_item", (node,), {"index": place + count if place < 0 else place})
 
 
-def _check_name(name: object, subject: str) -> None:
+def check_name(name: object, subject: str) -> None:
+    """Check that a name is an identifier.
+
+    Raises:
+        GraphError: it is none.
+    """
     if not is_name(name):
         raise GraphError(subject, "the name is not an identifier")
 

@@ -32,6 +32,8 @@ NO_ATTRS: Attrs = MappingProxyType({})
 _NAME = re.compile(r"[^\W\d]\w*")
 LEAVES = frozenset({"var", "const", "variable"})
 """Ops that compute nothing."""
+OPERATORS: dict[str, Callable[..., Node]] = {}
+"""What Python's operators on nodes call, by name; the modules of `operators` add it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +151,6 @@ class Node(Referable, Operators["Operand", "Node"]):
         array: npt.NDArray[np.generic] = self.attrs["value"]
         return array
 
-    def __reduce__(self) -> tuple[Callable[..., Node], tuple[object, int]]:
-        from loopnest.graph.pickled import pickled
-
-        return pickled(self)
-
     def __repr__(self) -> str:
         return f"<{describe(self)}: {self.type}>"
 
@@ -172,24 +169,13 @@ class Node(Referable, Operators["Operand", "Node"]):
 
     def __getitem__(self, key: object) -> Node:
         """Return a field of a tuple (an int), or a slice of a tensor (NumPy's basic indexing)."""
-        from loopnest.graph import operators
-
-        return operators.index(self, key)
+        return self._operate("index", self, key)
 
     def __matmul__(self, other: Node) -> Node:
         return self._operate("matmul", self, other)
 
-    def __or__(self, other: Operand) -> Node:
-        return self._operate("bitor", self, other)
-
-    def __ror__(self, other: Operand) -> Node:
-        return self._operate("bitor", other, self)
-
     def _operate(self, name: str, *operands: object) -> Node:
-        from loopnest.graph import operators
-
-        result: Node = getattr(operators, name)(*operands)
-        return result
+        return OPERATORS[name](*operands)
 
 
 def items_of(value: object) -> tuple[Any, ...] | None:

@@ -5,7 +5,7 @@ A node that a pass makes of another has the place of that one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from weakref import WeakKeyDictionary
@@ -46,3 +46,23 @@ def place_of(node: Node) -> str:
     """Return `` made at FILE:LINE``, or nothing where that is not known."""
     found = origin_of(node)
     return "" if found is None or not found.line else f" made at {found}"
+
+
+def postorder(roots: Iterable[Node]) -> list[Node]:
+    """Return every node that `roots` reach, once, operands before their users.
+
+    The order follows from the structure alone: roots in turn, operands left to right.
+    """
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for root in roots:
+        stack = [(root, False)]
+        while stack:
+            node, done = stack.pop()
+            if done:
+                order.append(node)
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack += [(operand, False) for operand in reversed(node.inputs)]
+    return order

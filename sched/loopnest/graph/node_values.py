@@ -1,7 +1,8 @@
 """The value of a graph by NumPy: the oracle of every pass.
 
 Each node is computed in its own element type; 16-bit floats are computed in float32 (a reduction
-accumulates in it too) and rounded once, at the node.
+accumulates in it too) and rounded once, at the node. What needs values before a graph is whole
+stands here too: a `Variable` whose first value is a node, and the op of fused groups.
 """
 
 from __future__ import annotations
@@ -14,11 +15,21 @@ import numpy.typing as npt
 
 from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
-from loopnest.graph.node import Node, TensorType, Type, describe
+from loopnest.graph.leaves import check_name, constant_array
+from loopnest.graph.node import Attrs, Node, TensorType, Type, describe
 from loopnest.graph.program import Graph, body_of, require_graph
-from loopnest.graph.registry import WRONG, get_op, short
+from loopnest.graph.registry import (
+    WRONG,
+    Pattern,
+    call,
+    get_op,
+    register_op,
+    short,
+    takes_arguments,
+)
 from loopnest.graph.size_binding import bound, graph_sizes, sizes_of_arrays
 from loopnest.graph.state import check_state
+from loopnest.scalar.dtypes import DType
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Value: TypeAlias = "Array | tuple[Value, ...]"
@@ -105,6 +116,26 @@ def _check_arguments(graph: Graph, feeds: object, state: object) -> None:
     check_state(graph)
 
 
+@takes_arguments
+def Variable(value: object, name: str, dtype: DType | str | type | None = None) -> Node:
+    """Return state: a tensor that keeps its value between evaluations.
+
+    Args:
+        value: the first value: an array, a number, or a node that depends on no input.
+        name: its key in the `state` of `evaluate`; unique in a graph.
+        dtype: the element type; that of `value` by default.
+
+    Raises:
+        GraphError: the name is no identifier, or `value` is no array, number or node.
+    """
+    subject = f"Variable({name!r})"
+    check_name(name, subject)
+    if isinstance(value, Node):
+        value = evaluate_closed(value)
+    array = constant_array(value, dtype, subject)
+    return call("variable", (), {"value": array, "variable": name}, name)
+
+
 def evaluate_closed(node: Node) -> Array:
     """Return the value of a node that depends on no input and on no state.
 
@@ -117,11 +148,6 @@ def evaluate_closed(node: Node) -> Array:
     (value,) = evaluate(graph)
     assert not isinstance(value, tuple)
     return value
-
-
-def run_body(node: Node, args: Sequence[Value]) -> Value:
-    """Return the value of a fused node, given those of its operands; state is not kept."""
-    return _Machine({}, None).call(node, args)
 
 
 def compute(node: Node, args: Sequence[Value]) -> Value:
@@ -249,3 +275,24 @@ def _stored(value: Any, wanted: Type, node: Node) -> Value:
             describe(node), f"its op computed {list(array.shape)}, inference promised {wanted}"
         )
     return array if array.dtype == wanted.dtype.numpy else array.astype(wanted.dtype.numpy)
+
+
+def _infer_fused(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    body = attrs["body"]
+    if not isinstance(body, Graph):
+        raise Refused(f"the body is {kind_of(body)}", "it must be a Graph")
+    if len(types) != len(body.inputs):
+        raise Refused(f"{body.name} takes {len(body.inputs)} operands, here are {len(types)}")
+    for number, (given, formal) in enumerate(zip(types, body.inputs, strict=True)):
+        if given != formal.type:
+            raise Refused(f"operand {number} is {given}, {formal.name} is {formal.type}")
+    return body.type
+
+
+register_op(
+    "fused",
+    infer=_infer_fused,
+    evaluate=lambda node, *args: _Machine({}, None).call(node, args),  # state is not kept
+    params=("body",),
+    pattern=Pattern.OPAQUE,
+)

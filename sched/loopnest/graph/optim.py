@@ -21,13 +21,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loopnest.graph.autodiff import gradient
+from loopnest.graph.gradients import gradient
 from loopnest.graph.graph_error import GraphError
-from loopnest.graph.leaves import Variable, assign, group
+from loopnest.graph.leaves import assign, group
 from loopnest.graph.node import Node, describe, is_name, items_of
+from loopnest.graph.node_origins import postorder
+from loopnest.graph.node_values import Variable
 from loopnest.graph.operators import pointwise_ops as p
 from loopnest.graph.registry import short
-from loopnest.graph.traverse import postorder
 from loopnest.scalar.dtypes import float32
 
 

@@ -16,8 +16,9 @@ from loopnest.graph.cost import bytes_of
 from loopnest.graph.dimensions import Dim, read_dim
 from loopnest.graph.dimensions import at as at_sizes
 from loopnest.graph.graph_error import GraphError
-from loopnest.graph.leaves import Variable, const, var
+from loopnest.graph.leaves import const, var
 from loopnest.graph.node import Node, TensorType, TupleType, Type
+from loopnest.graph.node_values import Variable
 from loopnest.graph.printer import abbreviated, decode, read_number
 from loopnest.graph.program import Graph, call_graph
 from loopnest.graph.registry import call

@@ -1,4 +1,4 @@
-"""A graph: inputs, outputs, and every node between them; and functions called as nodes.
+"""A graph: inputs, outputs, and every node between them; functions called as nodes; modules.
 
 A fused group is a node of op ``fused`` whose attribute ``body`` is a Graph of its own: its inputs
 stand for the node's operands, its outputs for the node's value (a tuple if there are several).
@@ -8,17 +8,20 @@ Nothing in a body refers to a node outside of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from loopnest.base.errors import kind_of
 from loopnest.base.pickling import STAMP
-from loopnest.graph.graph_error import GraphError, Refused
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Attrs, Node, TupleType, Type, describe, is_name, items_of
-from loopnest.graph.registry import Pattern, call, register_op
-from loopnest.graph.traverse import postorder
+from loopnest.graph.node_origins import postorder
+from loopnest.graph.registry import call, short
+
+METHODS: dict[str, Callable[..., Any]] = {}
+"""What methods of graphs hand over to, by name; the package adds it, which knows how to print."""
 
 
 class Graph:
@@ -150,14 +153,12 @@ class Graph:
         return Graph(self.inputs, self.outputs, self.name, {**self.attrs, **attrs})
 
     def find(self, expr: Node) -> tuple[Node, ...]:
-        """Return the nodes that compute `expr`: see `loopnest.graph.expression_search`."""
-        from loopnest import graph
-
-        found: tuple[Node, ...] = graph.find(self, expr)  # type: ignore[attr-defined, unused-ignore]
+        """Return the nodes that compute `expr`: see `loopnest.graph.find`."""
+        found: tuple[Node, ...] = METHODS["find"](self, expr)
         return found
 
     def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
-        """Pickle everything but `attrs`; see `loopnest.graph.pickled`."""
+        """Pickle everything but `attrs`; see `loopnest.graph.registry`."""
         return _loaded, (STAMP, self.outputs, self.inputs, self.name)
 
     def __repr__(self) -> str:
@@ -166,9 +167,8 @@ class Graph:
 
     def _repr_html_(self) -> str:
         """Return a picture where Graphviz is installed, else the text."""
-        from loopnest.graph.graph_picture import html_of
-
-        return html_of(self)
+        found: str = METHODS["html"](self)
+        return found
 
     def text(self, full: bool = False) -> str:
         """Return the text of the graph, which `parse` reads; `str` of it, if not `full`.
@@ -177,9 +177,8 @@ class Graph:
             full: whether constants of more than 4 KiB follow whole. Else they are digests, and the
                 text parses only in this process, while it holds them.
         """
-        from loopnest.graph.printer import to_text
-
-        return to_text(self, full=full)
+        found: str = METHODS["text"](self, full=full)
+        return found
 
     def __str__(self) -> str:
         return self.text()
@@ -261,24 +260,67 @@ def count_ops(graph: Graph) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _infer_fused(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    body = attrs["body"]
-    if not isinstance(body, Graph):
-        raise Refused(f"the body is {kind_of(body)}", "it must be a Graph")
-    if len(types) != len(body.inputs):
-        raise Refused(f"{body.name} takes {len(body.inputs)} operands, here are {len(types)}")
-    for number, (given, formal) in enumerate(zip(types, body.inputs, strict=True)):
-        if given != formal.type:
-            raise Refused(f"operand {number} is {given}, {formal.name} is {formal.type}")
-    return body.type
+class Module:
+    """Graphs of distinct names, in order; immutable, compared by identity.
+
+    Args:
+        graphs: the graphs.
+
+    Raises:
+        GraphError: one is no graph, or two have the same name.
+
+    >>> from loopnest.graph import var
+    >>> x = var("x", (3,))
+    >>> Module([Graph([x], [x], "forward"), Graph([x], [x + x], "backward")])
+    <module: forward, backward>
+    """
+
+    __slots__ = ("graphs",)
+
+    def __init__(self, graphs: Iterable[Graph]) -> None:
+        found = items_of(graphs)
+        if found is None:
+            kind = type(graphs).__name__
+            raise GraphError("Module(…)", f"it was given a {kind}", "pass a list of graphs")
+        self.graphs: tuple[Graph, ...] = found
+        names: set[str] = set()
+        for graph in self.graphs:
+            if not isinstance(graph, Graph):
+                raise GraphError("Module(…)", f"it was given {kind_of(graph)}", "no graph")
+            if graph.name in names:
+                raise GraphError("Module(…)", f"two graphs are called {graph.name}")
+            names.add(graph.name)
+
+    def __getitem__(self, name: str) -> Graph:
+        for graph in self.graphs:
+            if isinstance(name, str) and graph.name == name:
+                return graph
+        have = ", ".join(graph.name for graph in self.graphs) or "none"
+        raise GraphError(f"Module[{short(name)}]", "there is no such graph", f"it has: {have}")
+
+    def __iter__(self) -> Iterator[Graph]:
+        return iter(self.graphs)
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    def map(self, function: Callable[[Graph], Graph]) -> Module:
+        """Return the module of `function` of each graph; itself where all stay the same object."""
+        mapped = [function(graph) for graph in self.graphs]
+        same = all(new is old for new, old in zip(mapped, self.graphs, strict=True))
+        return self if same else Module(mapped)
+
+    def __repr__(self) -> str:
+        return f"<module: {', '.join(graph.name for graph in self.graphs)}>"
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(graph) for graph in self.graphs)
 
 
-def _run_body(node: Node, *values: Any) -> Any:
-    from loopnest.graph.node_values import run_body
-
-    return run_body(node, values)
+Unit: TypeAlias = Graph | Module
+"""What a pass is called on, and returns."""
 
 
-register_op(
-    "fused", infer=_infer_fused, evaluate=_run_body, params=("body",), pattern=Pattern.OPAQUE
-)
+def graphs_of(unit: Unit) -> tuple[Graph, ...]:
+    """Return the graph, or those of a module."""
+    return unit.graphs if isinstance(unit, Module) else (unit,)

@@ -11,10 +11,9 @@ from typing import TypeAlias, overload
 from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe, items_of
-from loopnest.graph.node_origins import made_for, origin_of
+from loopnest.graph.node_origins import made_for, origin_of, postorder
 from loopnest.graph.program import Graph, body_of, require_root
 from loopnest.graph.registry import rebuild, with_attrs
-from loopnest.graph.traverse import postorder
 
 Rule: TypeAlias = Callable[[Node], Node]
 

@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 
 from loopnest.graph.node import Node
+from loopnest.graph.node_origins import postorder
 from loopnest.graph.program import Graph, require_root
-from loopnest.graph.traverse import postorder
 
 Key: TypeAlias = tuple[Hashable, ...]
 

@@ -9,14 +9,13 @@ from itertools import count
 from loopnest.graph.dimensions import Shape
 from loopnest.graph.leaves import make_tuple
 from loopnest.graph.node import Node
-from loopnest.graph.node_origins import made_for, origin_of
+from loopnest.graph.node_origins import made_for, origin_of, postorder
 from loopnest.graph.operators.movement_ops import reshape
 from loopnest.graph.passes.decompose import decomposed
 from loopnest.graph.program import Graph, body_of, call_graph
 from loopnest.graph.registry import rebuild
 from loopnest.graph.rewriting import inline_call
 from loopnest.graph.structural import Key, structural_key
-from loopnest.graph.traverse import postorder
 from loopnest.graph_kernels.code_gen import current_target, schedule_target
 from loopnest.graph_kernels.free_ops import FREE
 from loopnest.graph_kernels.kernel_groups import (

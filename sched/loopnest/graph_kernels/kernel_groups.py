@@ -34,7 +34,7 @@ from loopnest.graph.leaves import var
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.node_origins import keep_origin, made_for, origin_of
 from loopnest.graph.operators import movement_ops, pointwise_ops, reduction_ops
-from loopnest.graph.operators.matmul_op import matmul
+from loopnest.graph.operators.reduction_ops import matmul
 from loopnest.graph.program import Graph
 from loopnest.graph.registry import call
 from loopnest.graph.structural import structural_key

@@ -28,6 +28,12 @@ from loopnest.graph.registry import (
 )
 from loopnest.scalar.dtypes import FLOAT
 
+__all__ = [
+    "conv2d",
+    "conv2d_backward_data",
+    "conv2d_backward_weight",
+]
+
 CONV_ATTRS = {
     "strides": (1, 1),
     "padding": (0, 0, 0, 0),

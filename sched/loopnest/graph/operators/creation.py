@@ -13,6 +13,17 @@ from loopnest.graph.operators.node_operands import is_number
 from loopnest.graph.registry import Pattern, call, call_text, register_op, short, takes_arguments
 from loopnest.scalar.dtypes import DType, float32, int64
 
+__all__ = [
+    "full",
+    "full_like",
+    "iota",
+    "ones",
+    "ones_like",
+    "size",
+    "zeros",
+    "zeros_like",
+]
+
 
 @takes_arguments
 def full(shape: ShapeLike, value: float, dtype: DType | str | type | None = None) -> Node:

@@ -18,6 +18,14 @@ from loopnest.graph.operators.reduction_ops import normalized_axes
 from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
 from loopnest.scalar.dtypes import ARITHMETIC, INTEGERS, DType, int64
 
+__all__ = [
+    "argsort",
+    "index_add",
+    "put",
+    "searchsorted",
+    "take",
+]
+
 
 @takes_arguments
 def take(x: Operand, indices: Operand, axis: int = 0) -> Node:

@@ -22,6 +22,15 @@ from loopnest.graph.operators.reduction_ops import mean, normalized_axes, sum, v
 from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
 from loopnest.scalar.dtypes import FLOAT
 
+__all__ = [
+    "batch_norm",
+    "cross_entropy",
+    "layer_norm",
+    "layout_transform",
+    "log_softmax",
+    "softmax",
+]
+
 
 @takes_arguments
 def layout_transform(x: Operand, src_layout: str, dst_layout: str) -> Node:

@@ -15,7 +15,7 @@ import numpy as np
 from loopnest.graph.dimensions import Dim, Shape, mul
 from loopnest.graph.node import Attrs, Node
 from loopnest.graph.operators import movement_ops as m
-from loopnest.graph.operators import slicing
+from loopnest.graph.operators import movement_ops as slicing
 
 
 @dataclass(frozen=True, slots=True)

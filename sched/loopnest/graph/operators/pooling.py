@@ -27,6 +27,14 @@ from loopnest.graph.operators.windows import columns, scatter, window_extent
 from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op, takes_arguments
 from loopnest.scalar.dtypes import FLOAT, KEEPING, int32
 
+__all__ = [
+    "avg_pool2d",
+    "avg_pool2d_backward",
+    "max_pool2d",
+    "max_pool2d_backward",
+    "max_pool2d_gather",
+]
+
 _POOL = {"pool": REQUIRED, "strides": REQUIRED, "padding": (0, 0, 0, 0), "data_layout": "NCHW"}
 _AVERAGE = {**_POOL, "count_include_pad": False}
 

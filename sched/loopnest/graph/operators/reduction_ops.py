@@ -1,4 +1,6 @@
-"""Reductions: ``axis`` is an int, several, or None for all; ``keepdims`` leaves extents of 1.
+"""Reductions, scans and products of matrices: what folds elements.
+
+``axis`` is an int, several, or None for all; ``keepdims`` leaves extents of 1.
 
 Sums and products of bools and integers are int64; narrow floats accumulate in float32. Over no
 element the value is the identity of the fold (max: -inf or the least integer), and the mean is NaN.
@@ -15,8 +17,14 @@ import numpy as np
 from loopnest.base.errors import kind_of
 from loopnest.graph.dimensions import Shape
 from loopnest.graph.graph_error import GraphError, Refused
-from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
-from loopnest.graph.operators.node_operands import require_node, tensors
+from loopnest.graph.node import OPERATORS, Attrs, Node, Operand, TensorType, Type
+from loopnest.graph.operators.node_operands import (
+    applied,
+    broadcast_shapes,
+    one_type,
+    require_node,
+    tensors,
+)
 from loopnest.graph.operators.op_docs import folding
 from loopnest.graph.registry import (
     REQUIRED,
@@ -27,7 +35,24 @@ from loopnest.graph.registry import (
     short,
     takes_arguments,
 )
-from loopnest.scalar.dtypes import DType, bool_, float32, int64
+from loopnest.scalar.dtypes import ARITHMETIC, DType, bool_, float32, int64
+
+__all__ = [
+    "all",
+    "any",
+    "argmax",
+    "argmin",
+    "cumprod",
+    "cumsum",
+    "matmul",
+    "max",
+    "mean",
+    "min",
+    "prod",
+    "sum",
+    "variance",
+]
+
 
 Axes: TypeAlias = int | Sequence[int] | None
 
@@ -265,3 +290,110 @@ for _name, _function in (("argmax", np.argmax), ("argmin", np.argmin)):
         params={"axis": REQUIRED, "keepdims": False},
         pattern=Pattern.REDUCTION,
     )
+
+
+@takes_arguments
+def cumsum(x: Operand, axis: int, exclusive: bool = False, reverse: bool = False) -> Node:
+    """Return the sums of all elements up to each along an axis; of bools and integers in int64.
+
+    Args:
+        x: the operand.
+        axis: the axis, negative from the end.
+        exclusive: whether an element has what lies before it; the first one has 0.
+        reverse: whether to go from the end.
+
+    Raises:
+        GraphError: an axis that it does not have.
+    """
+    return _scan("cumsum", x, axis, exclusive, reverse)
+
+
+@takes_arguments
+def cumprod(x: Operand, axis: int, exclusive: bool = False, reverse: bool = False) -> Node:
+    """Return the products of all elements up to each along an axis; arguments as of `cumsum`.
+
+    Raises:
+        GraphError: an axis that it does not have.
+    """
+    return _scan("cumprod", x, axis, exclusive, reverse)
+
+
+def _scan(op: str, x: object, axis: int, exclusive: bool, reverse: bool) -> Node:
+    node = require_node(op, x)
+    (place,) = normalized_axes(op, node, [axis])
+    attrs = {"axis": place, "exclusive": bool(exclusive), "reverse": bool(reverse)}
+    return call(op, (node,), attrs)
+
+
+def _infer_scan(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    (x,) = tensors(types)
+    return TensorType(x.shape, x.dtype if x.dtype.is_float else int64)
+
+
+def _scanned(function: Callable[..., Any], identity: int) -> Callable[..., Any]:
+    def evaluate(node: Node, x: Any) -> Any:
+        attrs = node.attrs
+        axis = attrs["axis"]
+        wide = x.astype(node.dtype.compute.numpy)
+        wide = np.flip(wide, axis) if attrs["reverse"] else wide
+        found = function(wide, axis=axis)
+        if attrs["exclusive"]:
+            found = np.roll(found, 1, axis)
+            if found.shape[axis]:
+                np.moveaxis(found, axis, 0)[0] = identity
+        found = np.flip(found, axis) if attrs["reverse"] else found
+        return found.astype(node.dtype.numpy)
+
+    return evaluate
+
+
+for _name, _accumulate, _identity in (("cumsum", np.cumsum, 0), ("cumprod", np.cumprod, 1)):
+    register_op(
+        _name,
+        infer=_infer_scan,
+        evaluate=_scanned(_accumulate, _identity),
+        arity=1,
+        params={"axis": REQUIRED, "exclusive": False, "reverse": False},
+        pattern=Pattern.OPAQUE,
+    )
+
+
+@takes_arguments
+def matmul(a: Operand, b: Operand) -> Node:
+    """Return the matrix product over the last two axes: […, M, K] @ […, K, N] -> […, M, N].
+
+    Axes in front broadcast. 16-bit operands accumulate in float32; int32 and bool are multiplied in
+    int32 and summed in int64, as in the core.
+
+    Raises:
+        GraphError: a rank below 2, or extents that do not fit.
+    """
+    return applied("matmul", (a, b), ARITHMETIC, lambda nodes: call("matmul", nodes))
+
+
+def _infer_matmul(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    a, b = tensors(types)
+    dtype = one_type((a, b))
+    for side in (a, b):
+        if len(side.shape) < 2:
+            raise Refused(f"an operand has rank {len(side.shape)}", "both ranks are at least 2")
+    if a.shape[-1] != b.shape[-2]:
+        raise Refused(
+            f"the extents {a.shape[-1]} and {b.shape[-2]} differ",
+            "the last extent of the first is the last but one of the second",
+        )
+    batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
+    wide = dtype if dtype.is_float else int64
+    return TensorType((*batch, a.shape[-2], b.shape[-1]), wide)
+
+
+def _matmul(node: Node, a: Any, b: Any) -> Any:
+    if a.dtype.kind in "iu" and a.dtype.itemsize < 8:
+        products = a[..., :, :, None] * b[..., None, :, :]  # each wraps before the sum
+        return np.sum(products, axis=-2, dtype=np.int64)
+    return np.matmul(a, b)
+
+
+_ANCHOR = Pattern.OUT_ELEMWISE_FUSABLE
+register_op("matmul", infer=_infer_matmul, evaluate=_matmul, arity=2, pattern=_ANCHOR)
+OPERATORS["matmul"] = matmul

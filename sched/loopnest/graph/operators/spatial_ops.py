@@ -35,6 +35,13 @@ from loopnest.graph.registry import (
 )
 from loopnest.scalar.dtypes import FLOAT
 
+__all__ = [
+    "conv",
+    "conv_transposed",
+    "conv_weight",
+    "unfold",
+]
+
 Pair: TypeAlias = tuple[int, int]
 Padding: TypeAlias = int | Sequence[int | Pair]
 

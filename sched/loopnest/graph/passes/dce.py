@@ -7,17 +7,12 @@ from collections.abc import Mapping, Sequence
 from loopnest.graph import operators
 from loopnest.graph.leaves import get_item, make_tuple
 from loopnest.graph.node import Node, TensorType, Type
-from loopnest.graph.passes.context import PassContext
-from loopnest.graph.passes.decorators import register_pass
-from loopnest.graph.passes.info import PassInfo
-from loopnest.graph.passes.manager import FunctionPass
-from loopnest.graph.passes.module import Unit
-from loopnest.graph.passes.purity import body_is_pure
-from loopnest.graph.program import Graph, body_of, call_graph
+from loopnest.graph.node_origins import postorder
+from loopnest.graph.passes.manager import FunctionPass, PassContext, PassInfo, register_pass
+from loopnest.graph.program import Graph, Unit, body_of, call_graph
 from loopnest.graph.registry import rebuild
 from loopnest.graph.rewriting import substitute
-from loopnest.graph.state import assignments
-from loopnest.graph.traverse import postorder
+from loopnest.graph.state import assignments, body_is_pure
 
 
 class DeadCodeElimination(FunctionPass):

@@ -41,14 +41,15 @@ from loopnest.graph.cost import flops, traffic
 from loopnest.graph.dimensions import broadcast, typical
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node, describe
-from loopnest.graph.passes.context import PassContext
-from loopnest.graph.passes.decorators import register_pass
-from loopnest.graph.passes.info import PassInfo
-from loopnest.graph.passes.manager import FunctionPass
-from loopnest.graph.passes.module import Unit, graphs_of
+from loopnest.graph.passes.manager import (
+    FunctionPass,
+    PassContext,
+    PassInfo,
+    register_option,
+    register_pass,
+)
 from loopnest.graph.passes.numbering import Numbering
-from loopnest.graph.passes.options import register_option
-from loopnest.graph.program import Graph, body_of
+from loopnest.graph.program import Graph, Unit, body_of, graphs_of
 from loopnest.graph.registry import call, rebuild, short, with_attrs
 from loopnest.graph.structural import attribute_key
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from loopnest.graph.node import Node
-from loopnest.graph.passes.context import PassContext
-from loopnest.graph.passes.decorators import register_pass
-from loopnest.graph.passes.info import PassInfo
-from loopnest.graph.passes.manager import FunctionPass
-from loopnest.graph.passes.module import Unit
-from loopnest.graph.passes.purity import is_pure
-from loopnest.graph.program import Graph
+from loopnest.graph.passes.manager import FunctionPass, PassContext, PassInfo, register_pass
+from loopnest.graph.program import Graph, Unit
 from loopnest.graph.registry import get_attr, register_attr
 from loopnest.graph.rewriting import ExprMutator
+from loopnest.graph.state import is_pure
 from loopnest.graph.structural import node_key
 
 _COMMUTATIVE = "add mul maximum minimum eq ne bitand bitor logical_and logical_or"

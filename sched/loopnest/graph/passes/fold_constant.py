@@ -10,16 +10,17 @@ from loopnest.graph.dimensions import at
 from loopnest.graph.leaves import const, make_tuple
 from loopnest.graph.node import LEAVES, Node, TensorType, Type
 from loopnest.graph.node_values import Value, compute
-from loopnest.graph.passes.context import PassContext
-from loopnest.graph.passes.decorators import register_pass
-from loopnest.graph.passes.info import PassInfo
-from loopnest.graph.passes.manager import FunctionPass
-from loopnest.graph.passes.module import Unit
-from loopnest.graph.passes.options import register_option
-from loopnest.graph.passes.purity import has_state, is_pure
-from loopnest.graph.program import Graph
+from loopnest.graph.passes.manager import (
+    FunctionPass,
+    PassContext,
+    PassInfo,
+    register_option,
+    register_pass,
+)
+from loopnest.graph.program import Graph, Unit
 from loopnest.graph.rewriting import ExprMutator
 from loopnest.graph.size_binding import node_sizes
+from loopnest.graph.state import has_state, is_pure
 
 Known: TypeAlias = "dict[Node, Value]"
 _LIMIT = "FoldConstant.max_bytes"

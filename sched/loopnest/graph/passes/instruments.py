@@ -1,14 +1,12 @@
-"""Instruments: what watches every pass. Timing, well-formedness, equality of values.
-
-(`PrintIR` is a pass too and has a file of its own.)
-"""
+"""Instruments: what watches every pass. Timing, well-formedness, equality of values, printing."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import numpy as np
 
@@ -16,13 +14,18 @@ from loopnest.graph.dimensions import at
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe
 from loopnest.graph.node_values import evaluate
-from loopnest.graph.passes.context import PassInstrument
-from loopnest.graph.passes.info import PassInfo
-from loopnest.graph.passes.module import Unit, graphs_of
-from loopnest.graph.program import Graph
+from loopnest.graph.passes.manager import (
+    FunctionPass,
+    PassContext,
+    PassInfo,
+    PassInstrument,
+    register_pass,
+)
+from loopnest.graph.printer import to_text
+from loopnest.graph.program import Graph, Unit, graphs_of
 from loopnest.graph.registry import short
 from loopnest.graph.size_binding import graph_sizes
-from loopnest.graph.wellformed import check
+from loopnest.graph.state import check
 
 Feeds: TypeAlias = Callable[[Graph, np.random.Generator], Mapping[str, object]]
 Outputs: TypeAlias = "tuple[Any, dict[str, Any]]"
@@ -220,3 +223,51 @@ def _random_array(shape: tuple[int, ...], x: Node, random: np.random.Generator) 
     floats = x.dtype.is_float
     found = random.uniform(-1, 1, shape) if floats else random.integers(0, 2, shape)
     return found.astype(x.dtype.numpy)
+
+
+class PrintIR(FunctionPass, PassInstrument):
+    """Print graphs; large constants are left out.
+
+    As a pass it prints where it stands and returns the same graph. As an instrument it prints
+    before every pass (and after it, with `after`) which one it is and the graph.
+
+    Args:
+        header: a line printed first, as a pass.
+        file: where to print; standard output by default.
+        before: as an instrument, whether to print before a pass.
+        after: as an instrument, whether to print after a pass.
+
+    Source: TVM's documentation, "Pass Infrastructure" (both forms).
+    """
+
+    info = PassInfo("PrintIR", 0, changes_graph=False)
+
+    def __init__(
+        self,
+        header: str = "",
+        file: TextIO | None = None,
+        before: bool = True,
+        after: bool = False,
+    ) -> None:
+        self.header, self.file = header, file
+        self.before, self.after = before, after
+
+    def transform_function(self, func: Graph, mod: Unit, ctx: PassContext) -> Graph:
+        self._print(self.header, func)
+        return func
+
+    def run_before_pass(self, mod: Unit, info: PassInfo) -> None:
+        if self.before and info.name != "PrintIR":
+            self._print(f"Running pass: {info}", mod)
+
+    def run_after_pass(self, mod: Unit, info: PassInfo) -> None:
+        if self.after and info.name != "PrintIR":
+            self._print(f"After pass: {info}", mod)
+
+    def _print(self, header: str, unit: Unit) -> None:
+        parts = [header] if header else []
+        parts += [to_text(graph, constants=False) for graph in graphs_of(unit)]
+        print("\n".join(parts), file=self.file or sys.stdout)
+
+
+register_pass("PrintIR", PrintIR)
