@@ -136,6 +136,12 @@ def test_what_a_schedule_assumes_holds_wherever_it_runs():
         np.testing.assert_allclose(run(x), softmax.reference(x), rtol=1e-5)
 
 
+def test_empty_results_need_no_condition():
+    chosen = doubled.choose({"N >= 8": "split", "N >= 1": "plain"})
+    assert [chosen.schedule_at(N=n) for n in (0, 1, 7, 8)] == ["", "plain", "plain", "split"]
+    assert chosen(np.zeros(0, np.float32), target="c").shape == (0,)
+
+
 def test_a_size_that_a_keyword_gives():
     run = ln.compile(counted.choose({"K <= 8": "plain", True: "split"}), target="c")
     for count in (3, 8, 9, 3, 9):

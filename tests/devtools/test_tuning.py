@@ -157,11 +157,59 @@ def test_rows_of_others_are_not_used(database, caplog):
     ]
 
 
-def test_rows_of_another_version_are_left_out(database, caplog):
-    row = json.loads(tuned_to(7, 8).read_text())
-    text = json.dumps({**row, "version": 99})
+def written(database, text):
+    database.mkdir(exist_ok=True)
     path = database / f"{hashlib.sha256(text.encode()).hexdigest()}.json"
     path.write_text(text)
+    return path
+
+
+def test_rows_of_another_machine_are_not_used(database):
+    path = tuned_to(7, 8)
+    row = json.loads(path.read_text())
+    path.unlink()
+    written(database, json.dumps({**row, "machine": "another"}))
+    assert waste.tuned("cpu", "c") == {}
+    written(database, json.dumps(row))
+    assert waste.tuned("cpu", "c")["lanes"] == 7
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"sizes": None}, "'NoneType' object has no attribute 'values'"),
+        ({"sizes": {"N": "64"}}, "its sizes are not all ints >= 0"),
+        ({"sizes": {"N": -5}}, "its sizes are not all ints >= 0"),
+        ({"parameters": {"lanes": {"dtype": "none"}, "times": 1}}, "'none'"),
+        ({"parameters": 5}, "'int' object has no attribute 'items'"),
+    ],
+)
+def test_a_row_of_other_kinds_of_values_is_left_out(database, caplog, changed, why):
+    path = tuned_to(7, 8)
+    row = json.loads(path.read_text())
+    path.unlink()
+    path = written(database, json.dumps({**row, **changed}))
+    assert waste.tuned("cpu", "c") == {}
+    assert caplog.messages == [f"{path} is left out of the tuned schedules: {why}"]
+
+
+def test_a_file_of_brackets_is_no_row(database, caplog):
+    path = written(database, "[" * 100_000)
+    assert waste.tuned("cpu", "c") == {}
+    (message,) = caplog.messages
+    assert message.startswith(f"{path} is left out of the tuned schedules: maximum recursion depth")
+
+
+def test_a_folder_of_an_unknown_user(monkeypatch):
+    """It is a folder of that name, as a shell takes it."""
+    monkeypatch.setenv("LOOPNEST_TUNED", "~nobody-of-that-name/tuned")
+    assert str(tuned_rows.folder()) == "~nobody-of-that-name/tuned"
+    assert waste.tuned("cpu", "c") == {}
+
+
+def test_rows_of_another_version_are_left_out(database, caplog):
+    row = json.loads(tuned_to(7, 8).read_text())
+    path = written(database, json.dumps({**row, "version": 99}))
     assert waste.tuned("cpu", "c")["lanes"] == 7
     assert caplog.messages == [f"{path}: a row of version 99 is left out"]
 

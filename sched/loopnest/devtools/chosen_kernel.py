@@ -190,9 +190,11 @@ class ChosenKernel:
 
         They must fulfil the assumptions of the math.
         """
-        number = next(n for n, entry in enumerate(self.entries) if entry.condition.holds(sizes))
-        conditions = self.entries[number].fusion.facts.conditions
-        return number if broken_condition(conditions, sizes) is None else -1
+        for number, entry in enumerate(self.entries):
+            if entry.condition.holds(sizes):
+                conditions = entry.fusion.facts.conditions
+                return number if broken_condition(conditions, sizes) is None else -1
+        return -1
 
     def are_sizes(self, given: Mapping[str, Any]) -> bool:
         """Whether these are sizes of this kernel, among others, that its math allows."""

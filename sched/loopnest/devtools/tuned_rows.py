@@ -77,7 +77,7 @@ def folder() -> Path | None:
     """Return where the rows are; None where the user wants none."""
     named = os.environ.get(FOLDER_VARIABLE)
     if named is not None:
-        return Path(named).expanduser() if named else None
+        return Path(os.path.expanduser(named)) if named else None
     import platformdirs
 
     return platformdirs.user_data_path("loopnest", appauthor=False) / "tuned"
@@ -140,8 +140,10 @@ def _row(path: Path) -> TunedRow | None:
             return None
         row = TunedRow(**found)
         row.values()
+        if not all(type(size) is int and size >= 0 for size in row.sizes.values()):
+            raise ValueError("its sizes are not all ints >= 0")
         return row
-    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         _log.warning("%s is left out of the tuned schedules: %s", path, error)
         return None
 
