@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from helpers.command_line import ROOT, SOFTMAX, call
+from loopnest.base.errors import ScheduleError
+from loopnest.facade import kernel_class
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
@@ -150,11 +152,36 @@ def test_a_schedule_that_there_is_not() -> None:
     assert "'fast'" in found.output
 
 
-def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
-    path = tmp_path / "none" / "page.html"
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("none/page.html", "No such file or directory"), (".", "Is a directory")],
+)
+def test_a_page_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    """It is said before the kernel is lowered."""
+    monkeypatch.setattr(kernel_class, "lower", None)
+    path = tmp_path / name
     found = call("report", f"{SOFTMAX}:softmax@cpu", "-o", str(path))
     assert found.exit_code == 1
-    assert found.output.endswith(f"{path}: it cannot be written: No such file or directory\n")
+    assert found.output == f"error: {path}: it cannot be written: {why}\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_was_looked_at_is_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise ScheduleError("softmax@cpu", "stop")
+
+    monkeypatch.setattr(kernel_class, "lower", stopped)
+    old, new = tmp_path / "old.html", tmp_path / "new.html"
+    old.write_text("a page")
+    for path in (old, new):
+        found = call("report", f"{SOFTMAX}:softmax@cpu", "-o", str(path))
+        assert found.output == "error: softmax@cpu: stop\n"
+    assert [*tmp_path.iterdir()] == [old]
+    assert old.read_text() == "a page"
 
 
 def test_jinja2_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

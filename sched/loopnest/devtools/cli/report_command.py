@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -28,10 +29,12 @@ def report(
     from loopnest.devtools.kernel_report import Subject, report_page
     from loopnest.facade.kernel_class import lower
 
+    specs = [spec] if beside is None else [spec, f"{spec.rsplit('@', 1)[0]}@{beside}"]
+    choices = [choose(source, one, "cuda", define, param) for one in specs]
+    path = Path(output or f"{choices[0].label.replace('@', '_')}.html")
+    _check_place(path)
     subjects = []
-    kernel_spec = spec.rsplit("@", 1)[0]
-    for one in [spec] if beside is None else [spec, f"{kernel_spec}@{beside}"]:
-        choice = choose(source, one, "cuda", define, param)
+    for choice in choices:
         fusion = choice.fusion()
         sizes = choice.sizes(fusion)
         with patience(f"lowering {choice.label}"):
@@ -40,9 +43,25 @@ def report(
     label = " and ".join([subject.label for subject in subjects])
     with patience(f"writing about {label}"):
         page = report_page(tuple(subjects))
-    path = Path(output or f"{subjects[0].label.replace('@', '_')}.html")
-    try:
+    with _writing(path):
         path.write_text(page, encoding="utf-8")
+    click.echo(f"{path}: {len(page) / 1e6:.1f} MB about {label}")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise CliError(f"{path}: it cannot be written: {error.strerror}") from None
-    click.echo(f"{path}: {len(page) / 1e6:.1f} MB about {label}")
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a path that cannot be written, before there is anything to write."""
+    fresh = not path.exists()
+    if path.is_fifo():  # whoever reads it would see its end
+        return
+    with _writing(path):
+        path.open("ab").close()
+    if fresh:
+        path.unlink()
