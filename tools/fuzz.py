@@ -24,10 +24,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")  # enough for races to show, cheap
 from fuzz_journal import Journal
 
 from fuzzing.engine import Engine, Outcome
-from loopnest.devtools.fuzzing.case_lines import Case
-from loopnest.devtools.fuzzing.failures import Failure
-from loopnest.devtools.fuzzing.shrink import Shrinker
-from loopnest.devtools.fuzzing.verdicts import judge_case
+from loopnest.devtools.fuzzing.case_lines import Case, Failure
+from loopnest.devtools.fuzzing.judge import judge_case
+from loopnest.devtools.fuzzing.kernel_fuzzing import Shrinker
 from loopnest.devtools.work_farm import Lost, Opener, finished, opener, processes
 
 BATCH = 40

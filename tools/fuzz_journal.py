@@ -23,8 +23,7 @@ from typing import Any, BinaryIO
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from fuzzing.engine import Outcome
-from loopnest.devtools.fuzzing.case_lines import Case
-from loopnest.devtools.fuzzing.failures import Failure
+from loopnest.devtools.fuzzing.case_lines import Case, Failure
 
 
 def version() -> str:

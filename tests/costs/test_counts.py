@@ -17,7 +17,7 @@ from loopnest.costs.iteration_classes import period
 from loopnest.costs.launch_counts import count_launches, plain
 from loopnest.devtools.fuzzing import Failure
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.devtools.harness import make_arguments
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.devtools.trial_sizes import trial_sizes

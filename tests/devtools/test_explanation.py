@@ -17,7 +17,7 @@ from fuzzing.fusions import FusionWriter
 from loopnest.devtools.cli import command_line
 from loopnest.devtools.cli_spec import Source
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.facade.kernel_class import lower
 from loopnest.kir import If, walk
 

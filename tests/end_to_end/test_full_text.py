@@ -26,8 +26,8 @@ from kernels.softmax import softmax
 from kernels.transpose import transpose
 from loopnest.base import pickling
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
-from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
+from loopnest.devtools.fuzzing.judge import lowered_or_serial
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.facade.kernel_class import Kernel
 from loopnest.kir.lowered import Lowered
 

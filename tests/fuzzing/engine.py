@@ -12,27 +12,27 @@ from typing import Any
 import loopnest as ln
 from fuzzing.fusions import FusionWriter
 from fuzzing.switched_off import OF_THREADS, verdict_without
-from loopnest.devtools.fuzzing.case_lines import Case, Session
-from loopnest.devtools.fuzzing.cuda_text import NO_CUDA, failures_of
-from loopnest.devtools.fuzzing.failures import Failure
-from loopnest.devtools.fuzzing.garbage import garbage
+from loopnest.devtools.fuzzing.case_lines import Case, Failure, Session
 from loopnest.devtools.fuzzing.judge import (
+    NO_CUDA,
     TARGETS,
     Expected,
     blind_outputs,
     cases_on,
     check_oracle,
+    choose_sizes,
     compiled,
     expect,
+    failures_of,
+    garbage,
     lowered,
+    lowered_or_serial,
     require_proof,
     require_texts,
     run,
     targets_of,
 )
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
-from loopnest.devtools.fuzzing.size_draws import choose_sizes
-from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.facade.kernel_class import Kernel, compile_many
 
 SCHEDULES_A_FUSION = 4

@@ -16,19 +16,18 @@ from fuzzing.engine import Outcome
 from fuzzing.fusions import FusionWriter
 from loopnest import kir
 from loopnest.devtools.fuzzing import Case, Failure, Session, check, expect
-from loopnest.devtools.fuzzing.case_lines import primitive_of
+from loopnest.devtools.fuzzing.case_lines import Snapshot, primitive_of
 from loopnest.devtools.fuzzing.judge import (
     TARGETS,
     blind_outputs,
+    choose_sizes,
     compare,
     compiled,
     refusal_of,
     require_order,
     run,
 )
-from loopnest.devtools.fuzzing.shrink import Shrinker
-from loopnest.devtools.fuzzing.size_draws import choose_sizes
-from loopnest.devtools.fuzzing.snapshot import Snapshot
+from loopnest.devtools.fuzzing.kernel_fuzzing import Shrinker
 from loopnest.devtools.work_farm import processes
 from loopnest.facade.kernel_class import Kernel
 from loopnest.kir import map_body

@@ -10,8 +10,7 @@ import pytest
 from fuzzing.fusions import FusionWriter
 from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.devtools.fuzzing.judge import lowered
-from loopnest.devtools.fuzzing.named_axes import by_names, with_names
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter, by_names, with_names
 
 _NAMES = re.compile(r"  # [on]\d+(, )?")
 

@@ -9,8 +9,8 @@ import pytest
 
 from fuzzing.fusions import FusionWriter
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
-from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
+from loopnest.devtools.fuzzing.judge import lowered_or_serial
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.kir.lowered import Note
 from loopnest.lowering.schedule_notes.findings import CHECKS, findings
 from loopnest.lowering.schedule_notes.lowered_schedule import Lowering

@@ -15,11 +15,16 @@ from fuzzing.engine import Engine
 from fuzzing.fusions import FusionWriter
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.cuda_text import has_nvrtc
-from loopnest.devtools.fuzzing.judge import check_oracle, compiled, expect, run
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
-from loopnest.devtools.fuzzing.size_draws import choose_sizes
-from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
+from loopnest.devtools.fuzzing.judge import (
+    check_oracle,
+    choose_sizes,
+    compiled,
+    expect,
+    has_nvrtc,
+    lowered_or_serial,
+    run,
+)
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 
 SEED = 20_000_000
 """Another than that of the tool, whose cases are run by the thousand anyway."""

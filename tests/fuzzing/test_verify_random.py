@@ -12,7 +12,7 @@ import loopnest as ln
 from fuzzing.fusions import FusionWriter
 from loopnest.devtools.fuzzing import Failure
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.facade.kernel_class import lower
 from loopnest.proofs import verify
 

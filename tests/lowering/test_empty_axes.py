@@ -18,14 +18,14 @@ from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.devtools.fuzzing.judge import (
     TARGETS,
     check_oracle,
+    choose_sizes,
     compiled,
     expect,
+    lowered_or_serial,
     require_proof,
     run,
 )
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
-from loopnest.devtools.fuzzing.size_draws import choose_sizes
-from loopnest.devtools.fuzzing.verdicts import lowered_or_serial
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Index, Op, integer
 from loopnest.scalar.simplify import Simplifier

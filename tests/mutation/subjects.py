@@ -20,7 +20,7 @@ from fuzzing.fusions import FusionWriter
 from loopnest import kir
 from loopnest.devtools.fuzzing import Failure
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.devtools.harness import Arguments, judge, make_arguments, oracle
 from loopnest.devtools.kernel_def import KernelDef, kernels_of
 from loopnest.devtools.trial_sizes import trial_sizes

@@ -18,11 +18,8 @@ from helpers.math_run import define
 from kernels.layernorm import layernorm
 from kernels.softmax import softmax
 from loopnest.backends.targets import TARGETS
-from loopnest.devtools.fuzzing.arrays import make_arrays
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.judge import lowered
-from loopnest.devtools.fuzzing.size_draws import choose_sizes
-from loopnest.launch.strided_arrays import copied
+from loopnest.devtools.fuzzing.judge import choose_sizes, draw_arguments, lowered
 from loopnest.numerics import float64_math, oracle_blocks
 from loopnest.numerics.compare import compare
 from loopnest.numerics.error_bounds import enclosures
@@ -173,8 +170,9 @@ def test_results_of_random_math_lie_within(rng: Random) -> None:
         return  # an output in place of what is still read
     function = ln.compile(kernel, target="interpret")
     for sizes in choose_sizes(f, rng):
-        arrays, keywords = make_arrays(f, sizes, rng.randrange(16))
-        found = as_tuple(function(*[copied(a) for a in arrays], **keywords))
+        made = draw_arguments(f, sizes, rng.randrange(16))
+        arrays, keywords = made.arrays, made.keywords(f)
+        found = as_tuple(function(*made.fresh(), **keywords))
         bounds = as_tuple(ln.error_bound(f, *arrays, **keywords))
         for exact in (False, True):
             values = as_tuple(ln.evaluate(f, *arrays, exact=exact, **keywords))

@@ -25,7 +25,7 @@ from kernels.transpose import transpose
 from loopnest.base.errors import VerifyError
 from loopnest.devtools.fuzzing import Failure
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.schedules import ScheduleWriter
+from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.proofs.bit_claims import BitClaim, batch_invariant, same_bits
 
 PAGE = Path(__file__).parents[2] / "sched" / "docs" / "guide" / "same_bits.md"

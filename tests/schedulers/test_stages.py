@@ -8,8 +8,7 @@ import pytest
 import loopnest as ln
 from fuzzing.fusions import FusionWriter
 from loopnest.devtools.fuzzing.case_lines import Session
-from loopnest.devtools.fuzzing.judge import compiled, expect, require_proof, run
-from loopnest.devtools.fuzzing.size_draws import choose_sizes
+from loopnest.devtools.fuzzing.judge import choose_sizes, compiled, expect, require_proof, run
 from loopnest.schedulers import auto_schedule
 
 F = ln.float32

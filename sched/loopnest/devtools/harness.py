@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from loopnest.numerics.target_accuracy import Arithmetic
 
 Array: TypeAlias = "npt.NDArray[Any]"
+Draw: TypeAlias = "Callable[[np.random.Generator, tuple[int, ...] | None, DType], Any]"
+"""Draws the values of an array of a shape, or one for a run-time scalar, where it is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ def make_arguments(
     sizes: Mapping[str, int],
     ranges: Mapping[str, Range] | None = None,
     seed: int = 0,
+    draw: Draw | None = None,
 ) -> Arguments:
     """Return arguments that are the same each time.
 
@@ -73,6 +76,7 @@ def make_arguments(
         sizes: of each size symbol; others than those of the fusion are ignored.
         ranges: input or scalar -> (least, greatest): drawn from there instead, evenly.
         seed: another one gives other values.
+        draw: draws other values than these.
 
     Raises:
         LaunchError: a size is missing, or an assumption does not hold.
@@ -90,9 +94,12 @@ def make_arguments(
                 f"name it in sizes= of the kernel, or pass -D {symbol.name}=...",
             )
     check_conditions(fusion.facts.conditions, known, subject)
-    declared = {r.name: (size_value(r.low, known), size_value(r.high, known) - 1)
-                for r in fusion.ranges}  # fmt: skip
-    chosen = {**declared, **(ranges or {})}
+    chosen: dict[str, Range] = {}
+    for declared in fusion.ranges:
+        low, high = size_value(declared.low, known), size_value(declared.high, known) - 1
+        before = chosen.get(declared.name, (low, high))
+        chosen[declared.name] = (max(before[0], low), min(before[1], high))
+    chosen |= ranges or {}
     names = [tensor.name for tensor in fusion.inputs] + [scalar.name for scalar in fusion.scalars]
     for name in chosen:
         if name not in names:
@@ -102,13 +109,22 @@ def make_arguments(
                 f"these are {', '.join(names)}",
             )
     _require_memory(fusion, known, subject)
+
+    def values(number: int, name: str, shape: tuple[int, ...] | None, dtype: DType) -> Array:
+        rng, place = np.random.default_rng([seed, number]), chosen.get(name)
+        if place is None:
+            drawn = (draw or _usual)(rng, shape, dtype)
+        else:
+            drawn = _within(rng, shape or (), dtype, place)
+        with np.errstate(over="ignore"):
+            return np.asarray(drawn).astype(dtype.numpy)
+
     arrays = []
     for number, tensor in enumerate(fusion.inputs):
         shape = tuple([size_value(size, known) for size in tensor.sizes])
-        draw = np.random.default_rng([seed, number])
         if prod(shape):
             _require_values(tensor, chosen.get(tensor.name), subject)
-        made = _made(draw, shape, tensor.dtype, chosen.get(tensor.name))
+        made = values(number, tensor.name, shape, tensor.dtype)
         if any(declared.ascending for declared in fusion.ranges if declared.name == tensor.name):
             made = np.sort(made)
         if tensor.strides is not None:
@@ -116,12 +132,10 @@ def make_arguments(
 
             made = arranged(made, [size_value(stride, known) for stride in tensor.strides])
         arrays.append(made)
-    scalars = {}
-    for number, scalar in enumerate(fusion.scalars):
-        draw = np.random.default_rng([seed, len(names) + number])
-        default = (0.25, 0.75) if scalar.dtype.is_float else (1, 4)
-        place = chosen.get(scalar.name, default)
-        scalars[scalar.name] = _made(draw, (), scalar.dtype, place).item()
+    scalars = {
+        scalar.name: values(number, scalar.name, None, scalar.dtype).item()
+        for number, scalar in enumerate(fusion.scalars, len(names))
+    }
     return Arguments(tuple(arrays), scalars, known)
 
 
@@ -151,23 +165,28 @@ def _require_memory(fusion: Fusion, sizes: Mapping[str, int], subject: str) -> N
         )
 
 
-def _made(
-    draw: np.random.Generator, shape: tuple[int, ...], dtype: DType, place: Range | None
-) -> Array:
+def _usual(rng: np.random.Generator, shape: tuple[int, ...] | None, dtype: DType) -> Any:
+    import numpy as np
+
+    if shape is None:
+        return _within(rng, (), dtype, (0.25, 0.75) if dtype.is_float else (1, 4))
+    if dtype.is_bool:
+        return rng.integers(0, 2, shape)
+    if dtype.is_float:
+        single = dtype.numpy.itemsize <= 4
+        return rng.standard_normal(shape, np.float32 if single else np.float64)
+    return rng.integers(-8, 8, shape, endpoint=True)
+
+
+def _within(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, place: Range) -> Any:
     import numpy as np
 
     if dtype.is_bool:
-        values = draw.integers(0, 2, shape) if place is None else np.full(shape, True)
-    elif dtype.is_float:
-        single = dtype.numpy.itemsize <= 4
-        if place is None:
-            values = draw.standard_normal(shape, np.float32 if single else np.float64)
-        else:
-            values = place[0] + (place[1] - place[0]) * draw.random(shape)
-    else:
-        low, high = (-8, 8) if place is None else (int(place[0]), int(place[1]))
-        values = draw.integers(low, max(low, high), shape, endpoint=True)
-    return np.asarray(values).astype(dtype.numpy)
+        return np.full(shape, True)
+    if dtype.is_float:
+        return place[0] + (place[1] - place[0]) * rng.random(shape)
+    low, high = int(place[0]), int(place[1])
+    return rng.integers(low, max(low, high), shape, endpoint=True)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

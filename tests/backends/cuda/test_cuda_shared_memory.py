@@ -8,7 +8,7 @@ import loopnest as ln
 from helpers import cuda_cases as cases
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
 from loopnest.base.errors import InternalError
-from loopnest.devtools.fuzzing.declared_shared import declared_bytes, too_small
+from loopnest.devtools.fuzzing.judge import declared_bytes, too_small
 from loopnest.kir import Allocate, Store
 from loopnest.kir.shared_memory import shared_layout, shared_places, swizzled
 from loopnest.scalar import dtypes

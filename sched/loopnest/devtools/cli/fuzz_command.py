@@ -84,7 +84,7 @@ def _shared(
     tell: Callable[[Fuzzed, str], None],
 ) -> Fuzzed:
     """Let workers judge the schedules, some at a time, to the first failure that is found."""
-    from loopnest.devtools.fuzzing.failures import Failure
+    from loopnest.devtools.fuzzing.case_lines import Failure
     from loopnest.devtools.fuzzing.kernel_fuzzing import Fuzzed, FuzzJob, fuzzed_job
 
     file, end = KernelFile.of(fuzzer.file), time.monotonic() + seconds

@@ -1,7 +1,8 @@
 """A case: the math and the schedule of one fusion as lines of Python, and sizes to run it at.
 
 Lines are what a user would type: `f` is the fusion, `ln` the package, every tensor has a variable.
-A line whose variables do not exist is passed over, so that lines may be dropped freely.
+A line whose variables do not exist is passed over, so that lines may be dropped freely. Each call
+is judged at once: a refused one must change nothing, an accepted one leave a sound fusion.
 """
 
 from __future__ import annotations
@@ -14,11 +15,185 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import CodeType
+from typing import Any
 
 import loopnest as ln
-from loopnest.devtools.fuzzing.failures import Failure
-from loopnest.devtools.fuzzing.invariants import require_sound
-from loopnest.devtools.fuzzing.snapshot import Snapshot
+from loopnest.schedule.replay import shared_positions
+from loopnest.tensor.domain import ancestors
+from loopnest.tensor.overlapping_tiles import same_loops
+
+
+class Failure(AssertionError):
+    """loopnest broke a promise.
+
+    Args:
+        kind: which promise: "definition", "call", "transaction", "frozen", "order", "oracle",
+            "lowering", "compile", "fault", "result", "crash"…
+        what: what was found, a sentence.
+        line: the line of the case that was executed, if it was one.
+        where: the sizes and the target, if it ran.
+    """
+
+    def __init__(self, kind: str, what: str, line: str = "", where: str = "") -> None:
+        self.kind, self.what, self.line, self.where = kind, what, line, where
+        parts = [f"{kind}: {what}", f"in: {line}" if line else "", f"at: {where}" if where else ""]
+        super().__init__("\n  ".join(p for p in parts if p))
+
+    def __reduce__(self) -> tuple[type[Failure], tuple[str, str, str, str]]:
+        return Failure, (self.kind, self.what, self.line, self.where)
+
+    @property
+    def signature(self) -> str:
+        """What two failures of one fault have in common: the sentence without names and numbers."""
+        text = self.what.partition("\n")[0]
+        text = re.sub(r"'[^']*'", "'…'", text)
+        text = re.sub(r"\b[TAxyta]\d+(_\d+)?\b|\[[^\]]*\]|\bcase\w*", "·", text)
+        text = re.sub(r"-?\d+(\.\d+)?(e[-+]\d+)?|\bnan\b|\binf\b", "#", text)
+        return f"{self.kind}: {text[:100]}"
+
+
+State = dict[str, Any]
+
+
+class Snapshot:
+    """The full state of a fusion at one moment, to prove that a refused call changed nothing.
+
+    Everything is compared by identity where the library compares by identity: replacing an axis or
+    a domain by an equal one is a change.
+    """
+
+    def __init__(self, fusion: ln.Fusion) -> None:
+        self.fusion = fusion
+        self.state = _state(fusion)
+        self.frozen = {t: (t.leaf_domain[: t.frozen], _positions(t)) for t in fusion.tensors}
+
+    def require_same(self, line: str, error: Exception | None) -> None:
+        """Raise `Failure` where anything differs now from what it was.
+
+        `error` is what refused the call; None where the call is a query.
+        """
+        changed = self.differences()
+        if changed:
+            call = "a query" if error is None else f"a call that was refused ({error})"
+            raise Failure("transaction", f"{call} changed {'; '.join(changed[:6])}", line)
+
+    def differences(self) -> list[str]:
+        now = _state(self.fusion)
+        keys = dict.fromkeys((*self.state, *now))
+        return [
+            f"{key} from {self.state.get(key, 'nothing')} to {now.get(key, 'nothing')}"
+            for key in keys
+            if self.state.get(key) != now.get(key)
+        ]
+
+    def require_frozen(self, line: str) -> None:
+        """Raise `Failure` where a frozen axis moved, or a position fell (rules 7 and 9)."""
+        for tensor, (leaf, positions) in self.frozen.items():
+            if not same_loops(leaf, tensor.leaf_domain[: len(leaf)]):
+                raise Failure("frozen", f"{tensor.name}: a frozen axis moved; now {tensor}", line)
+            fell = [a for a, b in zip(positions, _positions(tensor), strict=True) if b < a]
+            if fell:
+                raise Failure("frozen", f"{tensor.name}: a position fell; now {tensor}", line)
+        if self.fusion._depth or self.fusion.calling:
+            raise Failure("transaction", "the call left its transaction open", line)
+
+
+def _positions(tensor: ln.TensorView) -> tuple[int, int]:
+    return tensor.compute_at_pos, tensor.produced_at_pos
+
+
+def _state(fusion: ln.Fusion) -> State:
+    state: State = {
+        "tensors": fusion.tensors,
+        "inputs": fusion.inputs,
+        "outputs": fusion.outputs,
+        "inplace": dict(fusion.inplace),
+        "symbols": fusion.symbols,
+        "names": dict(fusion._names),
+        "numbers": fusion._numbers,
+        "transaction": (fusion.state[0], fusion._depth, fusion.calling),
+    }
+    for number, tensor in enumerate(fusion.tensors):
+        domain = tensor.domain
+        state[f"tensor {number}"] = (
+            tensor, str(tensor), tensor.definition, domain, tensor.consumers, tensor.clones,
+            tensor.memory, tensor.layout, *_positions(tensor), tensor.placed, tensor.reduction,
+            tensor.starts_launch,
+        )  # fmt: skip
+        state[f"domain {number}"] = (domain.root, domain.rfactor, domain.leaf, domain.allocation)
+        axes = dict.fromkeys(domain.axes())
+        for step in domain.history:
+            axes |= dict.fromkeys((*step.inputs, *step.outputs))
+        state[f"axes {number}"] = tuple(
+            (a, a.size, a.kind, a.parallel, a.pinned, a.owner, a.definition) for a in axes
+        )
+    return state
+
+
+# What holds of every fusion at any time, whatever was scheduled
+
+
+def require_sound(fusion: ln.Fusion, line: str = "") -> None:
+    """Raise `Failure` where a tensor breaks a promise of the documentation."""
+    live = fusion.live()
+    for tensor in fusion.tensors:
+        problem = _of_domain(tensor) or _of_place(tensor, live) or _of_neighbours(tensor, live)
+        if problem:
+            raise Failure("invariant", f"{tensor.name} {problem}; now {tensor}", line)
+
+
+def _of_domain(tensor: ln.TensorView) -> str:
+    domain = tensor.domain
+    if len(set(domain.leaf)) != len(domain.leaf):
+        return "has a leaf axis twice"
+    if set(domain.root) - ancestors(domain.leaf, domain):
+        return "has a root axis that no loop runs over"
+    if set(domain.rfactor) - ancestors(domain.leaf, domain):
+        return "has an rfactor axis that no loop runs over"
+    threads = [a.parallel for a in domain.leaf if a.parallel.is_thread]
+    if len(set(threads)) != len(threads):
+        return "has a launch dimension twice"
+    for step in domain.history:
+        mixed = {a.is_reduction for a in step.inputs if not a.is_broadcast}
+        if len(mixed) > 1:
+            return "joins an iteration and a reduction axis"
+    return ""
+
+
+def _of_place(tensor: ln.TensorView, live: frozenset[ln.TensorView]) -> str:
+    pos = tensor.compute_at_pos
+    if tensor.is_input and (pos or tensor.leaf_domain != tensor.root_domain):
+        return "is an input with a schedule"
+    if not 0 <= pos <= tensor.ndim or not 0 <= tensor.produced_at_pos <= tensor.ndim:
+        return "has a position that is no position"
+    if any(axis.is_reduction for axis in tensor.leaf_domain[:pos]):
+        return "has a reduction axis inside its own compute-at position"
+    if pos and not any(twin.consumers for twin in tensor.siblings):
+        return "has a position without a consumer"
+    for twin in tensor.siblings:
+        if (twin.ndim, twin.compute_at_pos) != (tensor.ndim, pos):
+            return f"has other loops than its sibling {twin.name}"
+        kinds = [(a.kind, a.parallel, a.pinned) for a in twin.leaf_domain]
+        if kinds != [(a.kind, a.parallel, a.pinned) for a in tensor.leaf_domain]:
+            return f"has other axes than its sibling {twin.name}"
+    return ""
+
+
+def _of_neighbours(tensor: ln.TensorView, live: frozenset[ln.TensorView]) -> str:
+    for consumer in tensor.consumers:
+        if tensor not in consumer.producers:
+            return f"has the consumer {consumer.name}, which does not read it"
+        if consumer in live and tensor in live and tensor.compute_at_pos:
+            places = shared_positions(tensor, consumer)
+            if len(places) < tensor.compute_at_pos:
+                return f"shares more loops with {consumer.name} than correspond"
+            if places[tensor.compute_at_pos - 1] >= consumer.produced_at_pos:
+                return f"shares loops of {consumer.name} that are not frozen there"
+    for producer in tensor.producers:
+        if tensor not in producer.consumers:
+            return f"reads {producer.name}, which does not know it"
+    return ""
+
 
 Sizes = dict[str, int]
 
@@ -137,7 +312,7 @@ class Session:
 
         Raises:
             Failure: another error than ScheduleError, or a refusal of what is always possible; a
-                refusal that changed something; a promise of `fuzzing.invariants` that is broken.
+                refusal that changed something; a promise of `require_sound` that is broken.
         """
         compiled = _compiled(line)
         if not self._known(compiled):

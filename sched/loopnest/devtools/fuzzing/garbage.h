@@ -1,4 +1,4 @@
-/* Comes before each C kernel that `fuzzing.garbage` compiles: new memory is full of NaN. */
+/* Comes before each C kernel that `fuzzing.judge` compiles: new memory is full of NaN. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>

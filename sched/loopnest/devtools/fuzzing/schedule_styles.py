@@ -1,4 +1,7 @@
-"""The styles of random schedules: which calls follow each other, so that all depths are reached.
+"""Random schedules: calls of every primitive on every tensor, legal and not, as lines of Python.
+
+A schedule has a style, which says what calls follow each other, so that all depths are reached;
+after any style, one schedule in eight gets several launches.
 
 "free" takes any call at any time; "tile" transforms one tensor, carries that to others, inlines,
 and binds loops at last, as people do; "place" mostly moves tensors into each other's loops;
@@ -15,14 +18,89 @@ memory; "scans" binds scans to threads; "grouped" takes tiles in groups of rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
 
 import loopnest as ln
+from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.devtools.fuzzing.judge import require_order
 from loopnest.devtools.fuzzing.schedule_calls import LOOPS, MEMORIES, THREADS, ScheduleCalls
 
+Report = Callable[[str, str], None]
 
-class ScheduleStyles(ScheduleCalls):
-    """Writes the calls of one style, which its user attempts as they come."""
+_STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"]
+_STYLES += ["threads"] * 3 + ["blocks"] * 4 + ["copies"] * 2 + ["stages"] * 3 + ["lanes"] * 2
+_STYLES += ["grouped"] * 2 + ["joint"] * 2 + ["halo"] * 3 + ["swizzles"] * 2 + ["chains"] * 3
+
+
+class ScheduleWriter(ScheduleCalls):
+    """Writes a random schedule into a session whose math is written.
+
+    Args:
+        session: with math and outputs.
+        rng: decides everything.
+        report: is told each call's primitive and outcome.
+    """
+
+    def __init__(self, session: Session, rng: Random, report: Report | None = None) -> None:
+        super().__init__(session, rng)
+        self.report = report
+        self.style = rng.choice(_STYLES)
+        for style, found in (
+            ("scans", self._scanned()),
+            ("scatters", self._scattered()),
+            ("orders", self._ordered()),
+        ):  # few fusions have one
+            if found and rng.random() < 0.4:
+                self.style = style
+        if self.style == "stages":
+            self.symbolic_factors = 0.2
+
+    def write(self) -> None:
+        """Write up to a dozen calls, each judged at once.
+
+        Raises:
+            Failure: a call broke a promise.
+        """
+        for line in getattr(self, f"_{self.style}")():
+            self._attempt(line)
+        self._sometimes("atomic", lambda: self._atomic(self._reduction()))
+        self._sometimes("", self._launches)
+        require_order(self.session.fusion)
+
+    def _sometimes(self, mark: str, calls: Callable[[], Iterable[str]]) -> None:
+        """Let one schedule in eight have some calls more; what others draw stays the same."""
+        shown = [str(tensor) for tensor in self.session.fusion.tensors]
+        own = Random("\n".join([*mark.split(), *shown]))
+        if own.random() < 0.125:
+            drawn, self.rng = self.rng, own
+            for line in calls():
+                self._attempt(line)
+            self.rng = drawn
+
+    def _attempt(self, line: str) -> bool:
+        own = Random(f"{line}/{len(self.session.schedule)}")
+        if own.random() < 0.25:  # the same call; what others draw stays the same
+            line = by_names(line, self.session, own)
+        accepted = self.session.attempt(line, self.report)
+        if accepted:
+            if "inline_most" in line:
+                require_order(self.session.fusion, line)
+            if "recompute=True" in line:
+                self._bind_clones()
+        return accepted
+
+    def _bind_clones(self) -> None:
+        session = self.session
+        known = {session.tensor(n) for n in session.tensors}
+        for name in list(session.tensors):
+            for place, clone in enumerate(session.tensor(name).clones):
+                if clone not in known:
+                    known.add(clone)
+                    self.session.attempt(f"{self._new('d')} = {name}.clones[{place}]")
+
+    # Styles
 
     def _free(self) -> Iterator[str]:
         for _ in range(self.rng.randint(1, 12)):
@@ -512,3 +590,56 @@ class ScheduleStyles(ScheduleCalls):
                 yield f'f["{tensor.name}"].memory = ln.GLOBAL'
         if rng.random() < 0.3:
             yield self._any()
+
+
+# Schedule calls whose axes are given by name, in place of their positions
+
+_CALL = re.compile(r"((?:\w+ = )?(\w+)\.(split|merge|reorder|axis|pin|rfactor)\()(.*)")
+_AT = re.compile(r"((?:\w+\.compute_at\(((?!None\b)\w+), |(\w+)\.inline_at\())(-?\d+)(.*)")
+_FIRST, _ALL = r"^-?\d+", r"(?<![\w'])-?\d+(?![\w'])"
+_AXES = {
+    **{name: re.compile(_FIRST) for name in ("split", "axis", "pin")},
+    "merge": re.compile(_ALL),
+    "reorder": re.compile(rf"{_ALL}(?=:)|(?<=[\[,]){_ALL}|(?<=, ){_ALL}(?=[,\]])"),
+    "rfactor": re.compile(rf"{_FIRST}|{_ALL}(?=[,\]])"),
+}
+"""Where the axes stand among the arguments of a call."""
+
+
+def with_names(line: str, number: int) -> str:
+    """Return a schedule line whose split names the axes that it makes, by the line's number."""
+    split = re.fullmatch(r"(\w+\.split\(.*)\)", line)
+    return f"{split[1]}, names=('o{number}', 'n{number}'))" if split else line
+
+
+def by_names(line: str, session: Session, rng: Random) -> str:
+    """Return a line that means the same axes by names, as far as they have some."""
+    at = _AT.fullmatch(line)
+    if at is not None:
+        tensor, pos = session.tensor(at[2] or at[3]), int(at[4])
+        place = pos + (tensor.ndim if pos < 0 else -1)
+        return f"{at[1]}{_name(tensor, place, at[4], rng)}{at[5]}" if place >= 0 else line
+    call = _CALL.fullmatch(line)
+    if call is None:
+        return line
+    tensor = session.tensor(call[2])
+    return call[1] + _AXES[call[3]].sub(
+        lambda found: _name(tensor, int(found[0]), found[0], rng), call[4]
+    )
+
+
+def _name(tensor: ln.TensorView, place: int, shown: str, rng: Random) -> str:
+    """Return a name that only the axis at a place has; the position as it was where none does."""
+    leaf = tensor.leaf_domain
+    if not -len(leaf) <= place < len(leaf):
+        return shown
+    first = [axis.name for axis in leaf]
+    every = [name for axis in leaf for name in axis.names]
+    axis = leaf[place]
+    found = [
+        name
+        for name in axis.names
+        if (first.count(name) == 1 if name in first else every.count(name) == 1)
+        and (name not in first or name == axis.name)
+    ]
+    return repr(rng.choice(found)) if found else shown
