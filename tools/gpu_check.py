@@ -25,7 +25,7 @@ from gpu_tools import find as find_tool
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from loopnest.backends.cuda.driver import driver_interface
+from loopnest.backends.cuda.driver import gpu_driver
 from loopnest.base.errors import LoopnestError
 
 HELP = """Check and measure every kernel on this machine's GPU, and write a table of it.
@@ -232,7 +232,7 @@ def main(
 ) -> None:  # fmt: skip
     started = monotonic()
     console = Console(stderr=True)
-    missing = driver_interface.obstacle()
+    missing = gpu_driver.obstacle()
     if missing is not None:
         console.print(
             f"gpu_check: {missing}. It checks kernels on a GPU; run it where there is "
@@ -248,7 +248,7 @@ def main(
         else:
             gpu_steps.once(subject, json.loads(sizes), alone=step == "counts")
         return
-    device = driver_interface.find_driver().device
+    device = gpu_driver.find_driver().device
     journal = Journal(out, device, datetime.date.today().isoformat(), commit_here())
     if fresh:
         journal.forget()

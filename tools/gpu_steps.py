@@ -18,7 +18,7 @@ from gpu_tools import CHECKS, child, count, sanitize
 
 import loopnest as ln
 from loopnest.backends.cuda.driver.device_array import DeviceArray, uploaded
-from loopnest.backends.cuda.driver.driver_interface import find_driver
+from loopnest.backends.cuda.driver.gpu_driver import find_driver
 from loopnest.base.errors import LaunchError
 from loopnest.devtools.harness import Arguments, Wanted, judge, make_arguments, oracle
 from loopnest.facade.kernel_class import compile

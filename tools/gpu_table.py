@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_tools import CHECKS
 
-from loopnest.backends.cuda.driver.driver_interface import Device
+from loopnest.backends.cuda.driver.gpu_driver import Device
 
 ROOT = Path(__file__).resolve().parent.parent
 

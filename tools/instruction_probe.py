@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 import loopnest as ln
-from loopnest.backends.cuda.driver import driver_interface
+from loopnest.backends.cuda.driver import gpu_driver
 from loopnest.backends.cuda.driver.device_array import DeviceMemory
-from loopnest.backends.cuda.driver.driver_interface import Driver, DriverLaunch
-from loopnest.backends.cuda.printing.cuda_tiles import (
+from loopnest.backends.cuda.driver.gpu_driver import Driver, DriverLaunch
+from loopnest.backends.cuda.printing.cuda_printer import (
     device_function,
     function_name,
     with_operands,
@@ -514,11 +514,11 @@ def main(only_compile: bool, out: Path) -> None:
     if only_compile:
         compile_all()
         return
-    missing = driver_interface.obstacle()
+    missing = gpu_driver.obstacle()
     if missing is not None:
         click.echo(f"instruction_probe: {missing}; --compile needs none", err=True)
         sys.exit(2)
-    driver = driver_interface.find_driver()
+    driver = gpu_driver.find_driver()
     lanes, sums = measure(Gpu(driver))
     text = markdown(driver.device.name, lanes, sums)
     click.echo(text)

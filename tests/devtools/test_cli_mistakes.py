@@ -10,7 +10,7 @@ import pytest
 
 import loopnest
 from helpers.command_line import SOFTMAX, call, output, refusal
-from loopnest.backends.cuda.driver import driver_interface
+from loopnest.backends.cuda.driver import gpu_driver
 from loopnest.devtools.cli import command_line
 
 # What goes wrong
@@ -83,7 +83,7 @@ def test_mistakes_on_the_command_line(file, tmp_path):
         ("list", f"{file}:scale@"): f"{file}:scale@: no schedule is named behind the '@'",
         ("check", f"{file}:@"): f"{file}:@: no schedule is named behind the '@'",
     }  # fmt: skip
-    if (missing := driver_interface.obstacle()) is not None:
+    if (missing := gpu_driver.obstacle()) is not None:
         cases["run", file, "--target", "cuda"] = (
             f"compile(scale, target='cuda'): {missing}; "
             'use target "c" or "interpret"; kernel.cubin(arch) compiles without a GPU'

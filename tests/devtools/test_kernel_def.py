@@ -9,7 +9,7 @@ import pytest
 
 import loopnest as ln
 from helpers.fake_gpu import FakeGpu, plug_in
-from loopnest.backends.cuda.driver import driver_interface as drivers
+from loopnest.backends.cuda.driver import gpu_driver as drivers
 from loopnest.base.errors import LoopnestError
 from loopnest.devtools.harness import expected, judge, make_arguments, oracle
 from loopnest.devtools.kernel_def import kernels_of

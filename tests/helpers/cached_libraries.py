@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from loopnest.backends.cpu.c_compiler import compile_c, find_compiler
-from loopnest.launch import private_files
+from loopnest.launch import disk_cache
 from loopnest.launch.disk_cache import DiskCache
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
@@ -53,5 +53,5 @@ def build_elsewhere() -> None:
 def another_user(monkeypatch: pytest.MonkeyPatch) -> int:
     """Let all that is there belong to another user, and return the number of the present one."""
     number = os.geteuid() + 1
-    monkeypatch.setattr(private_files.os, "geteuid", lambda: number)
+    monkeypatch.setattr(disk_cache.os, "geteuid", lambda: number)
     return number

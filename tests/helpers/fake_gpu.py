@@ -15,8 +15,8 @@ import numpy as np
 
 from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_names
-from loopnest.backends.cuda.driver import driver_interface as drivers
-from loopnest.backends.cuda.driver.driver_interface import Device
+from loopnest.backends.cuda.driver import gpu_driver as drivers
+from loopnest.backends.cuda.driver.gpu_driver import Device
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
 from loopnest.backends.cuda.toolchain import nvrtc
 from loopnest.backends.cuda.toolchain.nvrtc import Architecture

@@ -20,7 +20,7 @@ from helpers.cached_libraries import (
 )
 from loopnest.backends.cpu.c_compiler import compile_c, find_compiler
 from loopnest.base.errors import CompileError
-from loopnest.launch import private_files
+from loopnest.launch import disk_cache
 
 # Whom it trusts
 
@@ -56,7 +56,7 @@ def test_a_folder_of_another_user_is_not_used(
     kept.put("key", b"planted")
     owner = pwd.getpwuid(os.geteuid()).pw_name
     monkeypatch.setattr(pwd, "getpwuid", lambda number: {}[number])
-    monkeypatch.setattr(private_files, "_user", lambda number: f"user {number}")
+    monkeypatch.setattr(disk_cache, "_user", lambda number: f"user {number}")
     owner, user = f"user {os.geteuid()}", f"user {another_user(monkeypatch)}"
     assert kept.get("key") is None
     kept.put("other", b"content")

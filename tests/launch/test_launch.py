@@ -13,7 +13,7 @@ import pytest
 import loopnest as ln
 from loopnest.backends import compiled_kernel, targets
 from loopnest.backends.cpu.c_compiler import find_compiler
-from loopnest.backends.cuda.driver import driver_interface
+from loopnest.backends.cuda.driver import gpu_driver
 from loopnest.facade.kernel_class import Kernel, compile, compile_many, lower
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.lowered import Lowered
@@ -29,8 +29,8 @@ on_targets = pytest.mark.parametrize("target", TARGETS)
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
     """Let "auto" find the same on every machine."""
-    monkeypatch.setattr(driver_interface, "_found", [])
-    monkeypatch.setattr(driver_interface, "_obstacle", ["no GPU was found"])
+    monkeypatch.setattr(gpu_driver, "_found", [])
+    monkeypatch.setattr(gpu_driver, "_obstacle", ["no GPU was found"])
 
 
 def kernel_of(text: str) -> Kernel:

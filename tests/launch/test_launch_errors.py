@@ -7,7 +7,7 @@ import pytest
 
 import loopnest as ln
 import loopnest.graph
-from loopnest.backends.cuda.driver import driver_interface
+from loopnest.backends.cuda.driver import gpu_driver
 from loopnest.facade.kernel_class import compile, compile_many
 
 PT = ln.ParallelType
@@ -17,8 +17,8 @@ F = np.float32
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
     """Let every machine say the same."""
-    monkeypatch.setattr(driver_interface, "_found", [])
-    monkeypatch.setattr(driver_interface, "_obstacle", ["no GPU was found"])
+    monkeypatch.setattr(gpu_driver, "_found", [])
+    monkeypatch.setattr(gpu_driver, "_obstacle", ["no GPU was found"])
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import loopnest as ln
 from helpers.fake_gpu import H100, FakeGpu, plug_in
-from loopnest.backends.cuda.driver import driver_interface
+from loopnest.backends.cuda.driver import gpu_driver
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,8 +58,8 @@ def folder(tmp_path):
 
 
 def test_without_a_gpu_it_says_so(tool, monkeypatch):
-    monkeypatch.setattr(driver_interface, "_found", [])
-    monkeypatch.setattr(driver_interface, "_obstacle", ["no GPU was found"])
+    monkeypatch.setattr(gpu_driver, "_found", [])
+    monkeypatch.setattr(gpu_driver, "_obstacle", ["no GPU was found"])
     found = CliRunner().invoke(tool.main, [])
     assert found.exit_code == 2
     assert " ".join(found.output.split()) == (

@@ -171,7 +171,7 @@ def _distance(one: Mapping[str, int], other: Mapping[str, int]) -> float:
 def machine_name(target: str) -> str:
     """Return what decides over times on this machine: the GPU, or the processor and its cores."""
     if target == "cuda":
-        from loopnest.backends.cuda.driver.driver_interface import find_driver
+        from loopnest.backends.cuda.driver.gpu_driver import find_driver
 
         return find_driver().device.name
     from loopnest.backends.cpu.c_compiler import cpu_model

@@ -8,17 +8,27 @@ reason to refuse it is a status with a sentence.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import count
+from itertools import combinations, count
+
+import numpy as np
 
 from loopnest import kir
 from loopnest.backends.clike.identifiers import symbol
-from loopnest.exports.size_checks import SizeText
+from loopnest.backends.clike.narrow_counts import launch_names
+from loopnest.backends.cpu.c_printer import c_prelude, entry_name, print_c, print_entry
+from loopnest.backends.cpu.data_checks import OUTSIDE
+from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
+from loopnest.backends.cuda.architecture_needs import check_architecture
+from loopnest.backends.cuda.cuda_target import ALIGNMENT as GPU_ALIGNMENT
+from loopnest.exports.size_checks import SizeText, prelude
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import shared_layout
+from loopnest.kir.vector_access import alignments, wide_accesses
 from loopnest.launch.index_width import IndexWidth
-from loopnest.launch.launch_plan import MAX_SHARED_BYTES
+from loopnest.launch.launch_plan import MAX_SHARED_BYTES, identity
+from loopnest.proofs.empty_launches import empty_sizes, of_the_host
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, MOST_ALONG, MOST_THREADS
@@ -432,3 +442,368 @@ def names_of(entry: EntryPoint) -> Mapping[str, str]:
     """Return the names of the functions, as a manifest has them."""
     parts = ("check", "workspace", "sentence", "run")
     return {part: f"{entry.prefix}_{part}" for part in parts}
+
+
+# Exports for "c": one self-contained source with its header, and the library made of it.
+
+
+ALIGNMENT = 64
+_MOST_HOSTS = 16
+"""How many sets of sizes without threads have a function of their own."""
+
+
+class CExport:
+    """A kernel as C.
+
+    Args:
+        program: the kernel.
+        scalar: the variant for sizes that its vectors do not divide; None where there is none.
+    """
+
+    def __init__(self, program: kir.Program, scalar: kir.Program | None) -> None:
+        own = [program] if scalar is None else [program, scalar]
+        more = tuple([slot_sizes(variant) for variant in own])
+        self.entry = EntryPoint(program, scalar, ALIGNMENT, more)
+        self.programs = {
+            (number, bits): replace(variant, name=f"{program.name}_variant{number}_{bits}")
+            for number, variant in enumerate(own)
+            for bits in (32, 64)
+        }
+        """What is printed, by variant and width of indices."""
+        self.hosts = list(_hosts(own[-1]))
+
+    def words_entry(self, variant: int, bits: int) -> str:
+        """Return the name of the function that Python calls."""
+        return entry_name(self.programs[variant, bits])
+
+    def header(self) -> str:
+        """Return the header."""
+        return self.entry.header([
+            "/* Run it: 0, or a status, and then nothing was written but the workspace. Threads",
+            " * may call it at the same time, each with a workspace and outputs of its own. */",
+            f"{self.entry.run(self._declared())};",
+        ])  # fmt: skip
+
+    def _declared(self) -> list[str]:
+        return [*self.entry.declared(), "void *workspace", "int64_t workspace_bytes"]
+
+    def source(self) -> str:
+        """Return the source, which compiles alone."""
+        texts = [self.header(), c_prelude(32), prelude(), "#include <string.h>", ""]
+        texts.append("#pragma GCC visibility push(hidden)")
+        for bits in (32, 64):
+            texts += [] if bits == 32 else ["#define idx_t int64_t"]
+            for (_, own), program in self.programs.items():
+                if own == bits:
+                    texts.append(print_c(program, bits, prelude=False))
+        texts += [print_c(self._host(n), 64, prelude=False) for n in range(len(self.hosts))]
+        texts += ["#undef idx_t", "#pragma GCC visibility pop"]
+        texts += ["\n".join(self.entry.plan()), "\n".join(self.entry.sentences())]
+        texts.append("\n".join(self._run()))
+        # What Python calls: the same functions, with a word for each argument.
+        texts += [print_entry(program) for program in self.programs.values()]
+        return "\n".join(texts) + "\n"
+
+    def _host(self, number: int) -> kir.Program:
+        return replace(self.hosts[number][1], name=f"{self.entry.program.name}_empty{number}")
+
+    def _run(self) -> Iterator[str]:
+        entry, p = self.entry, self.entry.prefix
+        yield f"static int {p}_told(int status) {{"
+        yield f"  return status < {OUTSIDE} ? status : status + {DATA - OUTSIDE};"
+        yield "}"
+        yield from entry.planned(self._declared(), "(const void *){}")
+        yield from entry.workspace_check()
+        yield "  (void)ln_bad; (void)workspace_bytes;"
+        for number, variant in enumerate(entry.variants):
+            for place, size in entry.counters(variant):
+                yield f"  if (plan.variant == {number})"
+                yield f"    memset((char *)workspace + plan.places[{place}], 0,"
+                yield f"           {size});"
+        yield f"  status = {fixed('NO_THREADS')};"
+        yield "  if (plan.empty) {"
+        yield from self._empty()
+        yield "  }"
+        for (number, bits), program in self.programs.items():
+            yield f"  else if (plan.variant == {number} && plan.bits == {bits})"
+            yield f"    status = {self._called(program)};"
+        yield "  return status;"
+        yield "}"
+
+    def _called(self, program: kir.Program) -> str:
+        """Return a call of a printed function."""
+        given = self.entry.passed(program, "(void *)((char *)workspace + plan.places[{}])")
+        return f"{self.entry.prefix}_told({symbol(program.name)}({', '.join(given)}))"
+
+    def _empty(self) -> Iterator[str]:
+        """Yield what is done where no thread runs: outputs get what their reductions start from."""
+        program = self.entry.variants[-1]
+        if self.entry.scalar is not None:
+            call = self.entry.call("plan_1", "&plan")
+            yield f"    if (plan.variant == 0 && {call}) return {fixed('NO_THREADS')};"
+            yield from [f"  {line}" for line in self.entry.workspace_check()]
+        for output in program.outputs:
+            if not output.inplace:
+                yield from _filled(self.entry, output.buffer, self._name_of(output.buffer),
+                                   identity(program, output.buffer))  # fmt: skip
+        # The most sizes first: they are the most special.
+        order = sorted(range(len(self.hosts)), key=lambda n: -len(self.hosts[n][0]))
+        for place, number in enumerate(order):
+            sizes = self.hosts[number][0]
+            test = " && ".join([f"{self.entry.names[n]} == {v}" for n, v in sizes.items()])
+            yield f"    {'else ' if place else ''}if ({test})"
+            yield f"      status = {self._called(self._host(number))};"
+
+    def _name_of(self, buffer: Buffer) -> str:
+        program = self.entry.variants[-1]
+        return next(self.entry.names[p.name] for p in program.params if p.buffer is buffer)
+
+
+def _filled(entry: EntryPoint, buffer: Buffer, name: str, value: float) -> Iterator[str]:
+    bits = np.array(value, buffer.dtype.numpy).tobytes()
+    shown = ", ".join([str(byte) for byte in bits])
+    yield f"    for (int64_t ln_i = 0; ln_i < {entry.text.size(buffer.size)}; ++ln_i) {{"
+    yield f"      static const unsigned char ln_value[] = {{{shown}}};"
+    yield f"      memcpy({name} + ln_i, ln_value, sizeof ln_value);"
+    yield "    }"
+
+
+def _hosts(program: kir.Program) -> Iterator[tuple[Mapping[str, int], kir.Program]]:
+    """Yield sizes at which a launch has no thread, and what the host then does."""
+    if len(program.launches) > 1:
+        return
+    alone = list(empty_sizes(program, {}))
+    seen: list[Mapping[str, int]] = []
+    for most in (1, 2, 3):
+        for parts in combinations(alone, most):
+            sizes: dict[str, int] = {}
+            for part in parts:
+                sizes.update({n: v for n, v in part.items() if n not in sizes})
+            whole = all(sizes[n] == v for part in parts for n, v in part.items())
+            if whole and sizes not in seen and len(seen) < _MOST_HOSTS:
+                seen.append(sizes)
+                yield sizes, of_the_host(program, sizes)
+
+
+# Exports for "cuda": cubins and PTX, and a launcher for CUDA's driver API in plain C.
+
+
+_HELPERS = """\
+static _Thread_local CUresult {p}_last = CUDA_SUCCESS;
+
+CUresult {p}_driver_result(void) {{ return {p}_last; }}
+
+static int {p}_failed(CUresult result) {{
+  if (result != CUDA_SUCCESS) {p}_last = result;
+  return result != CUDA_SUCCESS;
+}}
+
+/* The bytes of a file, with a 0 behind them; NULL where it cannot be read. */
+static char *{p}_read(const char *folder, const char *name) {{
+  char *path = malloc(strlen(folder) + strlen(name) + 2), *data = NULL;
+  if (path == NULL) return NULL;
+  sprintf(path, "%s/%s", folder, name);
+  FILE *file = fopen(path, "rb");
+  free(path);
+  if (file == NULL) return NULL;
+  long bytes = fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+  if (bytes >= 0 && fseek(file, 0, SEEK_SET) == 0) data = malloc((size_t)bytes + 1);
+  if (data != NULL && fread(data, 1, (size_t)bytes, file) != (size_t)bytes) {{
+    free(data);
+    data = NULL;
+  }}
+  if (data != NULL) data[bytes] = 0;
+  fclose(file);
+  return data;
+}}
+
+/* Machine code where the GPU runs it, else PTX, which the driver compiles. */
+static int {p}_load(const char *folder, const char *cubin, const char *ptx, CUmodule *module) {{
+  char *code = {p}_read(folder, cubin);
+  if (code == NULL) return {files};
+  CUresult result = cuModuleLoadData(module, code);
+  free(code);
+  if (result == CUDA_SUCCESS) return 0;
+  code = {p}_read(folder, ptx);
+  if (code == NULL) return {files};
+  result = cuModuleLoadData(module, code);
+  free(code);
+  return {p}_failed(result) ? {driver} : 0;
+}}
+"""
+
+
+class CudaExport:
+    """A kernel as machine code and a launcher.
+
+    Args:
+        program: the kernel.
+        scalar: the variant for sizes and addresses that its vectors do not fit; None where there
+            is none.
+    """
+
+    def __init__(self, program: kir.Program, scalar: kir.Program | None) -> None:
+        self.entry = EntryPoint(program, scalar, GPU_ALIGNMENT, on_gpu=True)
+        self.codes = [
+            (number, bits) for number in range(len(self.entry.variants)) for bits in (32, 64)
+        ]
+        self.parts = len(program.launches)
+
+    def machine_code(self, arch: str) -> tuple[dict[str, bytes], Mapping[str, str]]:
+        """Return the files of all variants and widths, and the cubin of each.
+
+        Raises:
+            CompileError: NVRTC is missing or fails, or knows no such architecture.
+            LoweringError: the kernel has no CUDA text.
+        """
+        from loopnest.backends.cuda.printing.cuda_printer import print_cuda
+        from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
+
+        files, names = {}, {}
+        for number, bits in self.codes:
+            program = self.entry.variants[number]
+            built = compile_cuda(print_cuda(program, bits), arch)
+            check_architecture(program, built.target, f"{program.name}.export(arch={arch!r})")
+            name = self._file(number, bits)
+            files[f"{name}.cubin"], files[f"{name}.ptx"] = built.cubin, built.ptx.encode()
+            files[f"{name}.cu"] = print_cuda(program, bits).encode()
+            names[f"{number}_{bits}"] = f"{name}.cubin"
+        return files, names
+
+    def _file(self, number: int, bits: int) -> str:
+        return f"{self.entry.prefix}_variant{number}_{bits}"
+
+    def header(self) -> str:
+        """Return the header."""
+        p = self.entry.prefix
+        return self.entry.header(
+            [
+                f"typedef struct {p}_kernel {p}_kernel;",
+                "",
+                "/* Load the machine code from the folder of the export into the current context:",
+                " * 0, or a status. */",
+                f"int {p}_open(const char *folder, {p}_kernel **kernel);",
+                f"void {p}_close({p}_kernel *kernel);",
+                "",
+                "/* What the driver said last in this thread, where a status says so. */",
+                f"CUresult {p}_driver_result(void);",
+                "",
+                "/* Enqueue it: 0, or a status, and then nothing was launched. Arrays and the",
+                " * workspace lie on the GPU. What is declared of the data is not checked. */",
+                f"{self.entry.run(self._declared())};",
+            ],
+            ["#include <cuda.h>"],
+        )
+
+    def _declared(self) -> list[str]:
+        return [
+            f"{self.entry.prefix}_kernel *kernel", *self.entry.declared("CUdeviceptr"),
+            "CUdeviceptr workspace", "int64_t workspace_bytes", "CUstream stream",
+        ]  # fmt: skip
+
+    def source(self) -> str:
+        """Return the launcher; with the header and cuda.h it compiles as C11."""
+        p = self.entry.prefix
+        helpers = _HELPERS.format(p=p, files=fixed("FILES"), driver=fixed("DRIVER"))
+        includes = ["stdint", "stdio", "stdlib", "string"]
+        return "\n".join([
+            *[f"#include <{name}.h>" for name in includes], f'#include "{p}.h"', prelude(), helpers,
+            *self.entry.plan(), *self.entry.sentences(), *self._open(), *self._run(), "",
+        ])  # fmt: skip
+
+    def _open(self) -> Iterator[str]:
+        p, count = self.entry.prefix, len(self.codes)
+        yield f"struct {p}_kernel {{"
+        yield f"  CUmodule modules[{count}];"
+        yield f"  CUfunction functions[{count}][{self.parts}];"
+        yield "};"
+        yield f"void {p}_close({p}_kernel *kernel) {{"
+        yield "  if (kernel == NULL) return;"
+        yield f"  for (int n = 0; n < {count}; ++n)"
+        yield "    if (kernel->modules[n] != NULL) cuModuleUnload(kernel->modules[n]);"
+        yield "  free(kernel);"
+        yield "}"
+        yield f"int {p}_open(const char *folder, {p}_kernel **kernel) {{"
+        yield f"  static const char *const cubins[] = {{{self._names('cubin')}}};"
+        yield f"  static const char *const texts[] = {{{self._names('ptx')}}};"
+        for number, variant in enumerate(self.entry.variants):
+            names = ", ".join([f'"{symbol(name)}"' for name in launch_names(variant)])
+            yield f"  static const char *const names_{number}[] = {{{names}}};"
+        all_names = ", ".join([f"names_{number}" for number, _ in self.codes])
+        yield f"  static const char *const *const names[] = {{{all_names}}};"
+        yield f"  {p}_kernel *made = calloc(1, sizeof *made);"
+        yield f"  if (made == NULL) return {fixed('NO_MEMORY')};"
+        yield f"  for (int n = 0; n < {count}; ++n) {{"
+        yield f"    int status = {p}_load(folder, cubins[n], texts[n], &made->modules[n]);"
+        yield f"    for (int m = 0; status == 0 && m < {self.parts}; ++m)"
+        yield f"      if ({p}_failed(cuModuleGetFunction(&made->functions[n][m], made->modules[n],"
+        yield f"          names[n][m]))) status = {fixed('DRIVER')};"
+        yield "    if (status) {"
+        yield f"      {p}_close(made);"
+        yield "      return status;"
+        yield "    }"
+        yield "  }"
+        yield "  *kernel = made;"
+        yield "  return 0;"
+        yield "}"
+
+    def _names(self, kind: str) -> str:
+        return ", ".join([f'"{self._file(number, bits)}.{kind}"' for number, bits in self.codes])
+
+    def _run(self) -> Iterator[str]:
+        entry = self.entry
+        yield from entry.planned(self._declared(), "(const void *)(uintptr_t){}")
+        if entry.scalar is not None:
+            tests = " || ".join([f"{entry.names[n]} % {a}" for n, a in self._alignments()])
+            yield f"  if (plan.variant == 0 && ({tests or '0'}))"
+            yield f"    if ((status = {entry.call('plan_1', '&plan')})) return status;"
+        yield f"  if (plan.empty) return {fixed('NO_THREADS')};"
+        yield from entry.workspace_check()
+        yield "  (void)ln_bad; (void)workspace_bytes;"
+        yield "  const int ln_code = plan.variant * 2 + (plan.bits == 64);"
+        for number, variant in enumerate(entry.variants):
+            yield f"  if (plan.variant == {number}) {{"
+            yield from [f"    {line}" for line in self._launches(variant)]
+            yield "  }"
+        yield "  return 0;"
+        yield "}"
+
+    def _alignments(self) -> Iterator[tuple[str, int]]:
+        """Yield the arrays that vectors need aligned, with the bytes."""
+        found = alignments(wide_accesses(self.entry.program))
+        for param in self.entry.params("input", "output"):
+            if param.buffer in found and found[param.buffer] > 1:
+                yield param.name, found[param.buffer]
+
+    def _launches(self, variant: kir.Program) -> Iterator[str]:
+        """Yield the launches of one variant, one after the other."""
+        entry, p = self.entry, self.entry.prefix
+        driver = f"return {fixed('DRIVER')}"
+        counters = dict(entry.counters(variant))
+        for place in range(len(pieces(variant))):
+            yield f"CUdeviceptr ln_space{place} = workspace + plan.places[{place}];"
+            if place in counters:
+                cleared = f"cuMemsetD8Async(ln_space{place}, 0, {counters[place]}, stream)"
+                yield f"if ({p}_failed({cleared}))"
+                yield f"  {driver};"
+        given = [f"&{name}" for name in entry.passed(variant, "ln_space{}")]
+        if any(part.is_cooperative for part in variant.launches):
+            yield f"CUdeviceptr ln_counter = workspace + plan.bytes - {GPU_ALIGNMENT};"
+            yield f"if ({p}_failed(cuMemsetD8Async(ln_counter, 0, 4, stream))) {driver};"
+        for number, part in enumerate(variant.launches):
+            extra = ["&ln_counter"] if part.is_cooperative else []
+            yield "{"
+            yield f"  CUfunction ln_function = kernel->functions[ln_code][{number}];"
+            yield f"  void *ln_arguments[] = {{{', '.join([*given, *extra]) or '0'}}};"
+            shared = "0"
+            if shared_layout(part).is_dynamic:
+                shared = f"(unsigned)plan.shared[{number}]"
+                yield f"  if ({p}_failed(cuFuncSetAttribute(ln_function,"
+                yield "      CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,"
+                yield f"      (int)plan.shared[{number}]))) {driver};"
+            sizes = [f"(unsigned)plan.dims[{number}][{n}]" for n in range(len(LAUNCH_DIMENSIONS))]
+            launch = "cuLaunchCooperativeKernel" if part.is_cooperative else "cuLaunchKernel"
+            rest = "ln_arguments" if part.is_cooperative else "ln_arguments, NULL"
+            yield f"  if ({p}_failed({launch}(ln_function, {', '.join(sizes)},"
+            yield f"      {shared}, stream, {rest}))) {driver};"
+            yield "}"

@@ -364,7 +364,7 @@ def _proof(kernel: Exportable, subject: str) -> tuple[Json, str]:
 
 def _c_files(kernel: Exportable) -> tuple[EntryPoint, Files, Json]:
     from loopnest.backends.cpu.c_compiler import command_line, machine_code
-    from loopnest.exports.c_library import CExport
+    from loopnest.exports.entry_point import CExport
 
     made = CExport(kernel.program, None if kernel.scalar is None else kernel.scalar.program)
     source, name = made.source(), made.entry.prefix
@@ -389,7 +389,7 @@ def _machine() -> str:
 
 
 def _cuda_files(kernel: Exportable, arch: str) -> tuple[EntryPoint, Files, Json]:
-    from loopnest.exports.cuda_launcher import CudaExport
+    from loopnest.exports.entry_point import CudaExport
 
     made = CudaExport(kernel.program, None if kernel.scalar is None else kernel.scalar.program)
     files, code = made.machine_code(arch)

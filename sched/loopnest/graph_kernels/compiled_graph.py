@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest.backends.cpu.host_call import HostCall
-from loopnest.backends.cuda.driver import driver_interface
+from loopnest.backends.cuda.driver import gpu_driver
 from loopnest.backends.cuda.driver.device_array import DeviceMemory, DeviceView, gathered
-from loopnest.backends.cuda.driver.driver_interface import Driver
+from loopnest.backends.cuda.driver.gpu_driver import Driver
 from loopnest.backends.targets import named_target
 from loopnest.base.errors import LaunchError, kind_of
 from loopnest.graph.cost import flops
@@ -241,7 +241,7 @@ class CompiledGraph:
         self._subject = f"{graph.name}(...)"
         self._device: DeviceArrays | None = None
         if target == "cuda":
-            self._device = DeviceArrays(driver_interface.find_driver())
+            self._device = DeviceArrays(gpu_driver.find_driver())
         with self._context():
             arrays = self._device or HostArrays()
             variables = None if shared is None else shared.variable_memory

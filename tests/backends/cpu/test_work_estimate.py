@@ -5,8 +5,7 @@ import ctypes
 import pytest
 
 from loopnest.backends.cpu.c_compiler import compile_c
-from loopnest.backends.cpu.c_printer import c_prelude
-from loopnest.backends.cpu.work_estimate import stores_of
+from loopnest.backends.cpu.c_printer import c_prelude, stores_of
 from loopnest.kir import parse as parse_nest
 
 

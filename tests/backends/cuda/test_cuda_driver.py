@@ -23,9 +23,8 @@ import pytest
 
 from loopnest.backends.cuda.cuda_target import scalar_argument
 from loopnest.backends.cuda.driver import dlpack
-from loopnest.backends.cuda.driver import driver_interface as drivers
-from loopnest.backends.cuda.driver.driver_core import has_core
-from loopnest.backends.cuda.driver.driver_pycuda import pack
+from loopnest.backends.cuda.driver import gpu_driver as drivers
+from loopnest.backends.cuda.driver.gpu_driver import has_core, pack
 from loopnest.backends.cuda.toolchain import cuda_toolkit
 from loopnest.base.errors import LaunchError
 from loopnest.scalar import dtypes
@@ -41,7 +40,7 @@ PRELUDE = """
     import loopnest as ln
     from loopnest.facade.kernel_class import Kernel, compile
     from loopnest.kir.lowered import Lowered
-    from loopnest.backends.cuda.driver import driver_interface as driver
+    from loopnest.backends.cuda.driver import gpu_driver as driver
     from loopnest.kir import parse as parse_nest
 
     def kernel_of(program):
@@ -150,7 +149,7 @@ def test_an_old_cuda_core_is_passed_over(monkeypatch):
         assert has_core() is wanted
 
 
-CLASSES = {"bindings": "BindingsDriver", "core": "CoreDriver", "pycuda": "PycudaDriver"}
+CLASSES = {"bindings": "Driver", "core": "CoreDriver", "pycuda": "PycudaDriver"}
 
 
 def test_a_launch_on_arrays_of_the_host(library, tmp_path, package):
@@ -285,9 +284,9 @@ def test_a_driver_older_than_the_compiler(library, tmp_path, package):
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU for packages that are made up."""
-    from loopnest.backends.cuda.driver import driver_bindings
+    from loopnest.backends.cuda.driver import gpu_driver
 
-    monkeypatch.setattr(driver_bindings, "open_device", lambda: (None, SimpleNamespace(cu=None)))
+    monkeypatch.setattr(gpu_driver, "open_device", lambda: (None, SimpleNamespace(cu=None)))
     for name in ("pycuda", "pycuda.driver", "cuda.core"):
         monkeypatch.setitem(sys.modules, name, None)
     return monkeypatch
@@ -310,7 +309,7 @@ def test_a_pycuda_that_does_not_work_is_passed_over(text, found, gpu, tmp_path, 
     gpu.delitem(sys.modules, "pycuda")
     gpu.delitem(sys.modules, "pycuda.driver")
     gpu.syspath_prepend(str(tmp_path))
-    assert type(drivers._open()).__name__ == "BindingsDriver"
+    assert type(drivers._open()).__name__ == "Driver"
     assert caplog.messages == [
         f"kernels are launched by cuda-bindings: pycuda is installed but does not work ({found})"
     ]
@@ -323,7 +322,7 @@ def test_a_cuda_core_that_does_not_work_is_passed_over(gpu, caplog):
         raise OSError("libnvJitLink.so.13: no such file")
 
     gpu.setattr(drivers, "_core", broken)
-    assert type(drivers._open()).__name__ == "BindingsDriver"
+    assert type(drivers._open()).__name__ == "Driver"
     assert caplog.messages == [
         "kernels are launched by cuda-bindings: cuda-core is installed but does not work "
         "(OSError: libnvJitLink.so.13: no such file)"
@@ -342,9 +341,9 @@ def test_a_gpu_that_the_driver_refuses_is_none(gpu):
 
 def test_without_a_driver(tmp_path):
     """Where NVIDIA's driver is missing, a sentence says so."""
-    from loopnest.backends.cuda.driver import driver_interface
+    from loopnest.backends.cuda.driver import gpu_driver
 
-    reason = driver_interface.obstacle()
+    reason = gpu_driver.obstacle()
     if reason is None:
         pytest.skip("this machine has a GPU")
     assert reason in ("no NVIDIA driver was found", "no GPU was found") or "cuda" in reason

@@ -15,7 +15,7 @@ from helpers.fake_gpu import A100, H100
 from helpers.fake_gpu_kernels import PT, SCALARS, F, message, scale
 from loopnest.backends import targets
 from loopnest.backends.cuda.driver.device_array import DeviceArray
-from loopnest.backends.cuda.driver.driver_interface import DriverLaunch
+from loopnest.backends.cuda.driver.gpu_driver import DriverLaunch
 from loopnest.facade.kernel_class import compile
 
 # Arrays of the host

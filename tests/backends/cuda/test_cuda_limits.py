@@ -13,7 +13,7 @@ from helpers import cuda_cases as cases
 from helpers.fake_gpu import A100, FakeGpu, plug_in
 from helpers.fake_gpu_kernels import SCALARS, F, kernel_of, message, scale
 from loopnest.backends import targets
-from loopnest.backends.cuda.driver.driver_interface import DriverLaunch
+from loopnest.backends.cuda.driver.gpu_driver import DriverLaunch
 from loopnest.facade.kernel_class import compile
 
 # Options, memory, limits

@@ -23,11 +23,9 @@ from loopnest.backends.clike.float_functions import C
 from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.statements import Variable, comment, mark, static_size
-from loopnest.backends.cpu.border_loops import Piece, border_pieces
+from loopnest.backends.cpu.border_loops import Piece, border_pieces, first_iterations
 from loopnest.backends.cpu.chosen_loads import folds_chosen
-from loopnest.backends.cpu.constant_masks import MAX_UNROLL, has_constant_masks, kept_whole
 from loopnest.backends.cpu.data_checks import DataChecks, computing_programs, is_checked
-from loopnest.backends.cpu.first_iterations import first_iterations
 from loopnest.backends.cpu.fission.loop_form import (
     LoopForm,
     allocations,
@@ -38,20 +36,32 @@ from loopnest.backends.cpu.fission.loop_form import (
 )
 from loopnest.backends.cpu.fission.thread_loop_fission import has_threads_that_meet, thread_form
 from loopnest.backends.cpu.lane_vectors import is_short, reads_own_lane
-from loopnest.backends.cpu.scratch_memory import MemoryPlan
 from loopnest.backends.cpu.streaming_stores import streamed_outputs
 from loopnest.backends.cpu.vector_printer import VectorPrinter
-from loopnest.backends.cpu.work_estimate import stores_of
 from loopnest.base.errors import InternalError
 from loopnest.base.recursion import deep
-from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
+from loopnest.kir import Arrive, Barrier, If, Loop, Program, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import LoopBounds
 from loopnest.kir.tiles import without_tiles
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Expr, Local, Op, all_of, free_indices, loads, terms_of
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Local,
+    Op,
+    all_of,
+    free_indices,
+    loads,
+    terms_of,
+    variables,
+)
 
 VECTOR_BYTES = 64
 """The widest vector register: arrays that fill one are aligned to it."""
@@ -574,3 +584,191 @@ _UNSIGNED = {
     "int64": "uint64_t",
 }
 """uint32 itself wraps; what is narrower would be promoted to int."""
+
+
+# Loops that a C compiler must not unroll: there the mask of a gather would be a constant.
+#
+# A test in a loop that is vectorized is a mask, and under it a load of elements that are no
+# neighbours is a masked gather. Where the loop has few iterations and is unrolled afterwards, a
+# test of its index against a number is a constant::
+#
+#     for i in 128:
+#       if i < 16:
+#         y[i] = x[i % 4, i // 4]
+#
+# gcc 12 makes such a mask of ones where AVX2 asks for the sign bits of floats, so that nothing is
+# loaded, and zeros are stored. A loop that stays a loop computes its masks.
+
+
+MAX_UNROLL = 256
+"""Loops of more iterations are not unrolled whole."""
+
+
+def kept_whole(loop: Loop) -> Sequence[str]:
+    """Return the pragma that keeps the compiler from unrolling a loop, where it must not."""
+    return ("#pragma GCC unroll 1",) if has_constant_masks(loop) else ()
+
+
+def has_constant_masks(loop: Loop) -> bool:
+    """Whether a test in a loop compares its index with numbers alone, and decides over gathers."""
+    if not isinstance(loop.extent, int) or loop.extent > MAX_UNROLL:
+        return False
+    nodes = [node for node, _ in walk(loop.body)]
+    # In a loop over the threads of a block, their numbers go by the names of the loops bound to it.
+    bound = [node.var for node in nodes if isinstance(node, Loop) and node.parallel.is_thread]
+    return any(
+        isinstance(node, If)
+        and var in free_indices(node.condition)
+        and _is_static(node.condition)
+        and any(_gathers(load, var) for load in _loads(node))
+        for node in nodes
+        for var in (loop.var, *bound)
+    )
+
+
+def _is_static(cond: Expr) -> bool:
+    """Whether nothing but indices of loops of known extents decides a test."""
+    return all(isinstance(v, Index) and isinstance(v.extent, Const) for v in variables(cond))
+
+
+def _loads(node: Stmt) -> set[Load]:
+    inner = [node, *[below for below, _ in walk((node,))]]
+    return {load for below in inner for value in expressions(below) for load in loads(value)}
+
+
+def _gathers(load: Load, index: Index) -> bool:
+    """Whether iterations of a loop load elements that are no neighbours."""
+    *outer, last = load.args
+    return any(index in free_indices(place) for place in outer) or not _steps_by_one(last, index)
+
+
+def _steps_by_one(place: Expr, index: Index) -> bool:
+    """Whether an index does not depend on a loop, or is a sum in which its own is a term."""
+    if place is index or index not in free_indices(place):
+        return True
+    if isinstance(place, Op) and place.op == "add":
+        return all(_steps_by_one(term, index) for term in place.args)
+    return False
+
+
+# How many values a parallel loop stores, for the number of threads that it pays for.
+
+
+def stores_of(chain: Sequence[Loop], body: tuple[Stmt, ...]) -> Expr | None:
+    """Return how many stores the loops of `chain` perform, their tests all true.
+
+    None where an extent changes from one iteration to the next: then nothing is known from outside.
+
+    Args:
+        chain: loops around each other, the outermost first.
+        body: of the innermost one.
+    """
+    count = _stores(body)
+    for loop in reversed(chain):
+        count = _times(loop.var.extent, count)
+    return None if count is None or free_indices(count) else count
+
+
+def _stores(body: tuple[Stmt, ...]) -> Expr | None:
+    total: Expr = ZERO
+    for node in body:
+        count = _of(node)
+        if count is None:
+            return None
+        if count is not ZERO:
+            total = count if total is ZERO else Op("add", (total, count), dtypes.index)
+    return total
+
+
+def _of(node: Stmt) -> Expr | None:
+    match node:
+        case Store():
+            return ONE
+        case Loop():
+            return _times(node.var.extent, _stores(node.body))
+        case If():
+            either = _stores(node.body), _stores(node.orelse)
+            if None in either:
+                return None
+            return either[1] if either[0] is ZERO else either[0]
+    inner = getattr(node, "body", ())
+    return _stores(inner)
+
+
+def _times(extent: Expr, count: Expr | None) -> Expr | None:
+    if count is None or free_indices(extent):
+        return None
+    if count is ZERO or extent is ONE:
+        return count
+    return extent if count is ONE else Op("mul", (extent, count), dtypes.index)
+
+
+# Where the buffers of a C kernel lie: on the stack or in scratch memory.
+#
+# There are two pieces of scratch memory, both reserved before the kernel starts: one that each
+# thread of the CPU has for itself, and one of the launch for what outlives the work of a thread,
+# because blocks keep it across a barrier of the grid.
+
+
+STACK_BYTES = 16384
+"""Larger buffers of static size lie in scratch memory: the stacks of threads are small."""
+
+STACK_TOTAL = 65536
+"""What buffers of several threads may take of a stack together; further ones lie in scratch."""
+
+
+class ScratchPiece(NamedTuple):
+    """A piece of scratch memory: names of variables, and what lies in it.
+
+    Args:
+        start: where it begins.
+        memory: what malloc returned.
+        total: its size in bytes.
+        copies: how often it is needed.
+        buffers: what lies in it, in order.
+    """
+
+    start: str
+    memory: str
+    total: str
+    copies: str
+    buffers: list[Buffer]
+
+
+class MemoryPlan:
+    """Where each of `buffers` lies.
+
+    Args:
+        buffers: all that a kernel makes, in order.
+        is_threaded: whether arrays of several threads are among them, which add up.
+    """
+
+    def __init__(self, buffers: Iterable[Buffer], *, is_threaded: bool) -> None:
+        self.off_stack: dict[Buffer, None] = {}
+        room = STACK_TOTAL
+        for buffer in buffers:
+            count = static_size(buffer)
+            size = None if count is None else count * buffer.dtype.size
+            if size is None or size > STACK_BYTES or _is_kept(buffer):
+                self.off_stack[buffer] = None
+            elif is_threaded and (buffer.memory is Memory.SHARED or buffer.kind == "slots"):
+                room -= size
+                if room < 0:
+                    self.off_stack[buffer] = None
+        self.scratch = self.scratch_of(self.off_stack)
+        self._own = ScratchPiece("ln_scratch", "ln_memory", "ln_bytes", "ln_threads", self.scratch)
+        kept = [b for b in self.off_stack if _is_kept(b)]
+        self._kept = ScratchPiece("ln_kept", "ln_kept_memory", "ln_kept_bytes", "1", kept)
+        self.pieces = tuple([p for p in (self._own, self._kept) if p.buffers])
+
+    def scratch_of(self, buffers: Iterable[Buffer]) -> list[Buffer]:
+        """Return those of `buffers` that lie in the scratch memory of a thread."""
+        return [b for b in buffers if b in self.off_stack and not _is_kept(b)]
+
+    def piece_of(self, buffer: Buffer) -> ScratchPiece:
+        """Return the piece in which a buffer off the stack lies."""
+        return self._kept if _is_kept(buffer) else self._own
+
+
+def _is_kept(buffer: Buffer) -> bool:
+    return buffer.memory is Memory.GLOBAL

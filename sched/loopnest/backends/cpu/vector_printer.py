@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from loopnest.backends.clike.dialect import SUM, Dialect
+from loopnest.backends.clike.c_expressions import CFormat
+from loopnest.backends.clike.dialect import ATOM, COND, OR, SUM, UNARY, Dialect, Text
 from loopnest.backends.clike.statements import StatementPrinter, comment
 from loopnest.backends.cpu.chosen_loads import chooses_load
-from loopnest.backends.cpu.lane_format import LaneFormat
-from loopnest.backends.cpu.lane_vectors import NAMES, LaneVectors, lane_vectors
-from loopnest.backends.cpu.skipped_functions import skipped_side
-from loopnest.backends.cpu.transposed_tiles import TransposedTile, transposed_tile
-from loopnest.kir import If, Let, Loop, Program, Stmt, Store, walk
+from loopnest.backends.cpu.lane_vectors import ARITHMETIC, LONG, NAMES, LaneVectors, lane_vectors
+from loopnest.backends.cpu.streaming_stores import LINE_BYTES, is_line
+from loopnest.kir import Allocate, If, Let, Loop, Program, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import loop_bounds
 from loopnest.kir.vector_access import VectorFinder, first_lane
-from loopnest.scalar.expr import Expr, Local
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import ONE, Const, Expr, Load, Local, Op
+from loopnest.scalar.expr import walk as nodes_of
 
 
 class VectorPrinter(StatementPrinter):
@@ -236,3 +240,313 @@ class VectorPrinter(StatementPrinter):
 
 def _stores(node: Stmt, buffer: Buffer) -> bool:
     return isinstance(node, Store) and node.storage is buffer
+
+
+# Expressions in C where some differ by lane: functions of vectors, masks, loads of some lanes.
+
+
+class LaneFormat(CFormat):
+    """Formats expressions; while a loop is printed with vector types, by them what differs by lane.
+
+    Conditions become masks: vectors of integers, 0 or -1 in each lane.
+    """
+
+    vectors: LaneVectors | None = None
+    """What differs by lane in the loop that is being printed with vector types."""
+    mask: str = ""
+    """The lanes that take part; empty for all."""
+    depth: int = 0
+    """How many conditions that differ by lane stand around."""
+
+    @contextmanager
+    def lanes(self, vectors: LaneVectors, mask: str) -> Iterator[None]:
+        """Write what differs by lane as vectors while a `with` block lasts."""
+        self.vectors, self.mask = vectors, mask
+        with self.renamed({}):  # what was written before stands for one lane
+            yield
+        self.vectors, self.mask = None, ""
+
+    @contextmanager
+    def under(self, mask: str) -> Iterator[None]:
+        """Let loads be those of the lanes of one more mask."""
+        outer = self.mask
+        self.mask = f"{mask} & {outer}" if outer else mask
+        self.depth += 1
+        with self.renamed({}):
+            yield
+        self.mask = outer
+        self.depth -= 1
+
+    def vector(self, value: Expr, level: int = 0) -> str:
+        """Return a value as a vector, one that is the same for all lanes too."""
+        assert self.vectors is not None
+        if self.vectors.varies(value):
+            return self.format(value, level)
+        return f"LN_ALL({self.vectors.type_name}, {self.format(value)})"
+
+    def load(self, node: Load) -> str:
+        place = super().load(node)
+        if self.vectors is None or node not in self.vectors.places:
+            return place
+        name = self.vectors.type_name
+        if node.dtype.is_bool:
+            all_lanes = not self.mask or node in self.vectors.inside
+            some = f"(&{place})" if all_lanes else f"_of(&{place}, {self.mask})"
+            return f"{name}_load_mask{some}"
+        if node in self.vectors.steps:
+            step = self.vectors.steps[node]
+            some = f"_of(&{place}, {step}, {self.mask})" if self.mask else f"(&{place}, {step})"
+            return f"{name}_every{some}"
+        if not self.mask or node in self.vectors.inside:
+            return f"LN_VEC({name}, {place})"
+        return f"{name}_load(&{place}, {self.mask})"
+
+    def operation(self, node: Op) -> Text:
+        vectors = self.vectors
+        if vectors is None or node.op in ARITHMETIC or not vectors.varies(node):
+            return super().operation(node)
+        if node.op == "where":
+            return self._select(node)
+        if node.dtype.is_bool:
+            return self._mask(node)
+        if node.op == "cast":  # of a condition
+            one, zero = Const(1.0, node.dtype), Const(0.0, node.dtype)
+            return self._select(Op("where", (node.args[0], one, zero), node.dtype))
+        arguments = ", ".join([self.vector(a) for a in node.args])
+        return f"{vectors.type_name}_{node.op}({arguments})", ATOM
+
+    def _select(self, node: Op) -> Text:
+        assert self.vectors is not None
+        condition, first, second = node.args
+        if not self.vectors.varies(condition):
+            either = f"{self._branch(first, OR)} : {self._branch(second, COND)}"
+            return f"{self.format(condition, OR)} ? {either}", COND
+        mask = self.format(condition, UNARY)
+        with self.under(mask):
+            then = self.vector(first)
+        with self.under(f"~{mask}"):
+            otherwise = self.vector(second)
+        return f"{self.vectors.type_name}_where({mask}, {then}, {otherwise})", ATOM
+
+    def _branch(self, value: Expr, level: int) -> str:
+        """Return a branch of a conditional expression, both of which gcc wants of one type.
+
+        What it computes of vectors has another type than vectors in memory, whose elements are
+        aligned one by one.
+        """
+        assert self.vectors is not None
+        if isinstance(value, Op) and value.op in ARITHMETIC and self.vectors.varies(value):
+            return f"({self.vectors.type_name})({self.vector(value)})"
+        return self.vector(value, level)
+
+    def _mask(self, node: Op) -> Text:
+        """Return a condition that differs by lane, in parentheses or behind a cast."""
+        assert self.vectors is not None
+        name = self.vectors.type_name
+        if node in self.vectors.masks:
+            bound, below = self.vectors.masks[node]
+            var = self.format(self.vectors.var)
+            mask = f"{name}_first({self.format(bound, SUM)} - {var})"
+            return (mask, ATOM) if below else (f"~{mask}", UNARY)
+        args = node.args
+        if node.op == "not":
+            return f"~{self.format(args[0], UNARY)}", UNARY
+        if node.op in ("and", "or"):
+            # Loads of the second are those of the lanes that the first does not decide.
+            first = self.as_mask(args[0])
+            with self.under(first if node.op == "and" else f"~{first}"):
+                second = self.as_mask(args[1])
+            return f"({first} {'&' if node.op == 'and' else '|'} {second})", ATOM
+        sides = [self.format(a, UNARY) for a in (args * 2)[:2]]
+        sign = _SIGNS[node.op]
+        return f"({name}_mask)({sides[0]} {sign} {sides[1]})", UNARY
+
+    def as_mask(self, condition: Expr) -> str:
+        """Return a condition as a mask, one that is the same for all lanes too."""
+        assert self.vectors is not None
+        text = self.format(condition, UNARY)
+        if self.vectors.varies(condition):
+            return text
+        # GCC takes no _Bool beside a vector, as a variable of bools is.
+        return f"(({self.vectors.type_name}_mask){{0}} - (int){text})"
+
+
+_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "isnan": "!="}
+
+
+# Which pairs of loops in C copy a square tile with rows and columns exchanged, in registers.
+#
+# A copy whose two sides run along different axes moves single elements, whichever loop is
+# innermost. A tile as wide as a cache line can be read in vectors along one axis, transposed by
+# shuffles, and written in vectors along the other::
+#
+#     for u in 16:
+#       for v in 16:  # vectorize         ->   ln_f32x16_transpose(&y[…], M, &x[…], N, …)
+#         y[j * 16 + u, i * 16 + v] = x[i * 16 + v, j * 16 + u]
+#
+# Source: the network of shuffles exchanges blocks of 1, 2, 4… elements between rows: Eklundh, "A
+# fast computer method for matrix transposing" (1972).
+
+
+@dataclass(frozen=True, slots=True)
+class TransposedTile:
+    """A tile and where it lies.
+
+    Args:
+        inner: the loop over lanes.
+        store: its statement; the value is a load.
+        load: what is copied.
+        to_step: elements from one vector of the result to the next.
+        from_step: elements from one vector that is read to the next.
+    """
+
+    inner: Loop
+    store: Store
+    load: Load
+    to_step: Expr
+    from_step: Expr
+
+
+def transposed_tile(loop: Loop, finder: VectorFinder) -> TransposedTile | None:
+    """Return the tile that `loop` copies together with the vectorized loop in it, or None.
+
+    Both have as many iterations as a cache line has elements; the store runs along the inner one,
+    the load along the outer one.
+    """
+    match loop:
+        case Loop(
+            parallel=ParallelType.serial | ParallelType.unroll | ParallelType.unswitch,
+            body=(Loop(parallel=ParallelType.vectorize, body=(Store(value=Load()) as store,)),),
+        ):
+            (inner,) = loop.body
+        case _:
+            return None
+    load = store.value
+    assert isinstance(inner, Loop)
+    assert isinstance(load, Load)
+    lanes = inner.extent
+    if loop.extent != lanes or not is_line(inner, store.storage):
+        return None
+    assert isinstance(lanes, int)
+    if lanes * store.storage.dtype.size != LINE_BYTES:
+        return None
+    # The tile is read as a whole before any of it is written: within one array the loops might read
+    # what they wrote.
+    if load.buffer.dtype is not store.storage.dtype or load.buffer is store.storage:
+        return None
+    to, source = (store.storage, store.index, store.flat), (load.buffer, load.args, load.flat)
+    along = finder.are_neighbours(*to, inner.var, lanes)
+    if not along or not finder.are_neighbours(*source, loop.var, lanes):
+        return None
+    to_step = finder.step(*to, loop.var)
+    from_step = finder.step(*source, inner.var)
+    if to_step is None or from_step is None:
+        return None
+    return TransposedTile(inner, store, load, to_step, from_step)
+
+
+# Which functions of a vectorized loop are computed only where some lane needs them.
+#
+# A loop that ends in a choice computes both sides of it in all lanes. Where one side alone needs
+# functions that take long, and all lanes of a vector choose the other, they are skipped::
+#
+#     T1 = x[v] > 0.0                            T1 = x[v] > 0.0
+#     T2 = exp(x[v])                      ->     if all lanes of T1: y[v] = x[v]
+#     y[v] = where(T1, x[v], T2 - 1.0)           else: T2 = exp(x[v])
+#                                                      y[v] = where(T1, x[v], T2 - 1.0)
+#
+# The test is one instruction and a branch, far less than any of these functions takes.
+#
+# Source: "branches on superword condition codes", Shin, "Introducing Control Flow into Vectorized
+# Code" (PACT 2007).
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedSide:
+    """The body of a loop that ends in a choice, of which one side may be skipped.
+
+    Args:
+        before: what is computed in any case.
+        condition: of the choice.
+        holds: whether the side is skipped where the condition holds in all lanes, or in none.
+        other: the store of the other side.
+        rest: what only the skipped side reads, and the choice.
+    """
+
+    before: tuple[Stmt, ...]
+    condition: Expr
+    holds: bool
+    other: Store
+    rest: tuple[Stmt, ...]
+
+
+def skipped_side(body: tuple[Stmt, ...], vectors: LaneVectors) -> SkippedSide | None:
+    """Return how a body is printed so that one side of its last choice may be skipped.
+
+    Args:
+        body: of a loop that is printed with vector types.
+        vectors: what in it differs by lane.
+    """
+    *others, last = body
+    if not isinstance(last, Store) or last.atomic or last.storage.size is ONE:
+        return None
+    choice = last.value
+    if not (isinstance(choice, Op) and choice.op == "where" and vectors.varies(choice.args[0])):
+        return None
+    if not _are_names(others):
+        return None
+    condition, *sides = choice.args
+    for side, other, holds in ((sides[1], sides[0], True), (sides[0], sides[1], False)):
+        kept = _read([condition, other, *last.index])
+        inner = _only_for(others, _read([side]) - kept, kept)
+        rest = tuple([node for node in others if _made(node) in inner])
+        values = [side, *(value for node in rest for value in expressions(node))]
+        if any(isinstance(e, Op) and e.op in LONG for value in values for e in nodes_of(value)):
+            before = tuple([node for node in others if _made(node) not in inner])
+            return SkippedSide(before, condition, holds, replace(last, value=other), (*rest, last))
+    return None
+
+
+def _are_names(body: Iterable[Stmt]) -> bool:
+    """Whether statements give values to scalars alone, one to each: their order is that of reads.
+
+    None of them changes an array, so that one may pass another that does not read it.
+    """
+    stored = [node.storage for node in body if isinstance(node, Store)]
+    if len(stored) != len(set(stored)) or any(buffer.size is not ONE for buffer in stored):
+        return False
+    made = {node.storage for node in body if isinstance(node, Allocate)}
+    return made.issuperset(stored) and all(isinstance(n, (Allocate, Let, Store)) for n in body)
+
+
+def _made(node: Stmt) -> Buffer | Local | None:
+    """Return what a statement makes or gives a value."""
+    if isinstance(node, (Allocate, Store)):
+        return node.storage
+    return node.var if isinstance(node, Let) else None
+
+
+def _only_for(
+    body: list[Stmt], wanted: set[Buffer | Local], kept: set[Buffer | Local]
+) -> set[Buffer | Local]:
+    """Return the scalars that are read, directly or by others of them, for `wanted` alone."""
+    kept = set(kept)
+    found: set[Buffer | Local] = set()
+    for node in reversed(body):  # readers come behind what they read
+        if isinstance(node, Allocate):
+            continue
+        made = _made(node)
+        reads = _read(expressions(node))
+        if made in wanted and made not in kept:
+            found.add(made)
+            wanted = wanted | reads
+        else:
+            kept |= reads
+    return found
+
+
+def _read(values: Iterable[Expr]) -> set[Buffer | Local]:
+    """Return the buffers and names that values read."""
+    nodes = [node for value in values for node in nodes_of(value)]
+    names: set[Buffer | Local] = {node for node in nodes if isinstance(node, Local)}
+    return names | {node.buffer for node in nodes if isinstance(node, Load)}

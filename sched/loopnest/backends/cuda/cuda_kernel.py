@@ -15,7 +15,7 @@ from loopnest import kir
 from loopnest.backends.compiled_kernel import CompiledKernel, K, Results
 from loopnest.backends.cuda import cuda_target
 from loopnest.backends.cuda.cuda_target import CompiledCuda
-from loopnest.backends.cuda.driver import driver_interface
+from loopnest.backends.cuda.driver import gpu_driver
 from loopnest.backends.cuda.driver.device_array import (
     DeviceArray,
     DeviceMemory,
@@ -25,7 +25,7 @@ from loopnest.backends.cuda.driver.device_array import (
     uploaded,
     view,
 )
-from loopnest.backends.cuda.driver.driver_interface import Driver, Stream
+from loopnest.backends.cuda.driver.gpu_driver import Driver, Stream
 from loopnest.launch.launch_plan import LaunchPlan
 from loopnest.launch.outputs import Outputs
 from loopnest.launch.target_interface import Array, TargetRow
@@ -276,7 +276,7 @@ def _enqueued(
 
 
 def _build(program: kir.Program, **options: Any) -> CompiledCuda:
-    return CompiledCuda(program, driver_interface.find_driver(), **options)
+    return CompiledCuda(program, gpu_driver.find_driver(), **options)
 
 
 TARGET = TargetRow(
@@ -285,7 +285,7 @@ TARGET = TargetRow(
     _build,
     device="gpu",
     text=cuda_target.TEXT,
-    obstacle=driver_interface.obstacle,
+    obstacle=gpu_driver.obstacle,
     instead='use target "c" or "interpret"; kernel.cubin(arch) compiles without a GPU',
     kernel=CudaKernel,
 )

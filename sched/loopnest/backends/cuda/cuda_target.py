@@ -12,7 +12,7 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.backends.cuda.driver.device_array import DeviceMemory
-from loopnest.backends.cuda.driver.driver_interface import (
+from loopnest.backends.cuda.driver.gpu_driver import (
     PER_THREAD,
     Address,
     Driver,
@@ -348,9 +348,9 @@ def from_machine_code(
     Raises:
         CompileError: there is no GPU, or no driver.
     """
-    from loopnest.backends.cuda.driver import driver_interface
+    from loopnest.backends.cuda.driver import gpu_driver
 
-    return LoadedCuda(program, driver_interface.find_driver(), codes, arch)
+    return LoadedCuda(program, gpu_driver.find_driver(), codes, arch)
 
 
 def _of(found: Mapping[Buffer, int], buffer: Buffer | None) -> int:

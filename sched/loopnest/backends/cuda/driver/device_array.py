@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from loopnest.backends.cuda.driver import dlpack
-from loopnest.backends.cuda.driver.driver_interface import PER_THREAD, Address, Driver, Stream
+from loopnest.backends.cuda.driver.gpu_driver import PER_THREAD, Address, Driver, Stream
 from loopnest.base.errors import LaunchError
 from loopnest.launch.target_interface import Array
 from loopnest.scalar.dtypes import DType

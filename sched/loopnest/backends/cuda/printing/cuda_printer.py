@@ -6,8 +6,10 @@ than the program has: `cuda_sync.GRID_COUNTER`, the last one.
 
 from __future__ import annotations
 
+import math
+import string
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from loopnest.backends.clike.dialect import SUM
@@ -21,17 +23,6 @@ from loopnest.backends.clike.statements import (
     extent_product,
     static_size,
 )
-from loopnest.backends.cuda.printing.cuda_analysis import Usage, folds_slots, unrolled_trips
-from loopnest.backends.cuda.printing.cuda_copies import (
-    COMMIT,
-    GROUPS,
-    WAIT,
-    copy_function,
-    narrow_copy,
-    no_instruction,
-    widest,
-    zero_filled,
-)
 from loopnest.backends.cuda.printing.cuda_dot_products import (
     FUNCTIONS,
     LANES,
@@ -39,8 +30,11 @@ from loopnest.backends.cuda.printing.cuda_dot_products import (
     plan_dot_products,
     word_arrays,
 )
-from loopnest.backends.cuda.printing.cuda_float8 import float8_types
-from loopnest.backends.cuda.printing.cuda_functions import cuda_dialect, device_functions
+from loopnest.backends.cuda.printing.cuda_functions import (
+    cuda_dialect,
+    device_functions,
+    float8_types,
+)
 from loopnest.backends.cuda.printing.cuda_sync import (
     FULL_MASK,
     GRID_COUNTER,
@@ -50,7 +44,6 @@ from loopnest.backends.cuda.printing.cuda_sync import (
     static_mask,
     thread_number,
 )
-from loopnest.backends.cuda.printing.cuda_tiles import WORD, device_function, function_name
 from loopnest.backends.cuda.printing.cuda_vectors import (
     MAX_PIECE,
     Span,
@@ -78,10 +71,13 @@ from loopnest.kir import (
     Store,
     Tile,
     Wait,
+    expressions,
+    is_sync,
     map_body,
 )
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.instruction_rows import Instruction, instructions
+from loopnest.kir.instruction_rows import instructions
+from loopnest.kir.instruction_table import Instruction, Operand
 from loopnest.kir.matrix_rows import first_elements, named
 from loopnest.kir.shared_memory import ALIGNMENT, shared_layout, shared_places
 from loopnest.kir.tiles import in_registers
@@ -89,7 +85,8 @@ from loopnest.kir.vector_access import WideAccess, alignments
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Expr, Load, Symbol, cast
+from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Index, Load, Symbol, cast, free_indices
+from loopnest.scalar.fragments import Fragment
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.simplify import Simplifier
 
@@ -605,3 +602,241 @@ def declared(printers: Sequence[_CudaPrinter]) -> Iterator[str]:
     if COMMIT in called or WAIT in called:
         yield GROUPS
     yield ""
+
+
+# Analyses of a program for CUDA text: register arrays, memory through which threads exchange.
+
+
+class Usage:
+    """What the statements of a program touch, found in one pass."""
+
+    def __init__(self, program: Program) -> None:
+        self.nodes = program.nodes
+        self.loads = _loads(self.nodes)
+        self.stores = [n for n in self.nodes if isinstance(n, Store)]
+
+    def register_indices(self) -> frozenset[Index]:
+        """Return the indices that address arrays of registers, which have none at run time."""
+        found: set[Index] = set()
+        for node in self.stores:
+            if _is_register_array(node.storage):
+                found.update(*map(free_indices, node.index))
+        for load in self.loads:
+            if _is_register_array(load.buffer):
+                found |= free_indices(load)
+        return frozenset(found)
+
+    def exchanged(self) -> frozenset[Buffer]:
+        """Return the GLOBAL buffers through which threads may pass values to each other.
+
+        `__restrict__` would promise the compiler that a load after a barrier gives what the same
+        load gave before it.
+        """
+        if not any(is_sync(n) for n in self.nodes):
+            return frozenset()
+        stored = {n.storage for n in self.stores}
+        counters = {n.counter for n in self.nodes if isinstance(n, Arrive)}
+        return frozenset((stored & {load.buffer for load in self.loads}) | counters)
+
+    @property
+    def concerns_warps(self) -> bool:
+        """Whether a statement is reached by the threads of a warp together, and needs no others."""
+        return any(
+            isinstance(n, Shuffle) or (isinstance(n, Barrier) and n.scope == "warp")
+            for n in self.nodes
+        )
+
+
+def _loads(nodes: Sequence[Stmt]) -> list[Load]:
+    """Return every load, once; expressions that statements share are visited once."""
+    found: list[Load] = []
+    seen: set[Expr] = set()
+    stack = [e for n in nodes for e in expressions(n)]
+    while stack:
+        node = stack.pop()
+        if node not in seen and node.args:
+            seen.add(node)
+            stack.extend(node.args)
+            if isinstance(node, Load):
+                found.append(node)
+    return found
+
+
+def _is_register_array(buffer: Buffer) -> bool:
+    return buffer.memory is Memory.LOCAL and buffer.size is not ONE
+
+
+def unrolled_trips(loop: Loop) -> float:
+    """Return how often the innermost body of static loops stands there once they are unrolled."""
+    if not isinstance(loop.extent, int):
+        return math.inf
+    loops = [n for n in loop.body if isinstance(n, Loop) and isinstance(n.extent, int)]
+    return loop.extent * max(map(unrolled_trips, loops), default=1)
+
+
+def folds_slots(loop: Loop) -> bool:
+    """Whether `loop`, of a collective, folds as many slots as there are, each by one statement."""
+    return not isinstance(loop.extent, int) and [type(n) for n in loop.body] == [Store]
+
+
+# Copies in flight in CUDA text: a device function for each width, and groups of them.
+#
+# A copy and the store of zeros where its test fails are one call, which takes no byte of its source
+# there::
+#
+#     ln_cp_async<16>(&T2[i * 4], &x[i * 4], i < N ? 16 : 0);  // T2
+#     ln_commit();
+#     ln_wait<1>();
+
+
+WIDTHS = (16, 8, 4)
+"""Bytes of one copy, the widest first."""
+
+COMMIT, WAIT = "ln_commit", "ln_wait"
+
+GROUPS = f"""\
+static __device__ __forceinline__ void {COMMIT}() {{
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}}
+template <int PENDING>
+static __device__ __forceinline__ void {WAIT}() {{
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_group %0;" :: "n"(PENDING) : "memory");
+#endif
+}}"""
+"""What closes a group of copies, and what waits until at most so many groups are unfinished."""
+
+
+def copy_function(row: Instruction) -> str:
+    """Return the device function that begins one copy: `taken` bytes, then zeros."""
+    target = row.result
+    (source,) = [role for role in row.operands if role != target]
+    numbers = {target: "%0", source: "%1", "bytes": "%2", "taken": "%3"}
+    return f"""\
+template <int BYTES>
+static __device__ __forceinline__ void {function_name(row)}(
+    void *to, const void *from, int taken) {{
+#if defined(__CUDA_ARCH__)
+  asm volatile("{with_operands(row.ptx, numbers)}"
+      :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from)),
+         "n"(BYTES), "r"(taken) : "memory");
+#else
+  for (int i = 0; i < BYTES; ++i) ((char *)to)[i] = i < taken ? ((const char *)from)[i] : 0;
+#endif
+}}"""
+
+
+def no_instruction(kernel: str, name: str) -> LoweringError:
+    """Return the error of a copy by an instruction that has no PTX, or of no row."""
+    return LoweringError(
+        kernel,
+        f"the instruction '{name}' has no ptx, so that no CUDA text can be printed",
+        "give its row one, or run on 'interpret' and 'c'",
+    )
+
+
+def narrow_copy(tensor: str, name: str, size: int) -> LoweringError:
+    """Return the error of copies of fewer bytes than the instruction moves."""
+    return LoweringError(
+        tensor,
+        f"{name} moves 4, 8 or 16 aligned bytes, and its copies are of {size}",
+        "vectorize the innermost axis of its copy, and state by f.assume that it divides the size",
+    )
+
+
+def zero_filled(node: If) -> Stmt | None:
+    """Return what a test copies, where its other branch stores zeros to the same elements."""
+    if len(node.body) != 1 or len(node.orelse) != 1:
+        return None
+    copy, fill = node.body[0], node.orelse[0]
+    return copy if _are_alike(copy, fill) else None
+
+
+def _are_alike(copy: Stmt, fill: Stmt) -> bool:
+    if isinstance(copy, Loop) and isinstance(fill, Loop):
+        same = copy.var is fill.var and len(copy.body) == len(fill.body) == 1
+        return same and _are_alike(copy.body[0], fill.body[0])
+    if isinstance(copy, Store) and isinstance(fill, Store):
+        place = copy.storage is fill.storage and copy.index == fill.index
+        return place and copy.flat is fill.flat and _is_zero(fill)
+    return False
+
+
+def _is_zero(node: Store) -> bool:
+    """Whether all bits that a store writes are 0."""
+    return isinstance(node.value, Const) and str(node.value.value) in ("0", "0.0", "False")
+
+
+def widest(bytes_: int, pieces: Iterable[int]) -> int:
+    """Return the widest copy that so many bytes are made of, in pieces of memory; 0 for none."""
+    most = min([bytes_, *pieces])
+    return next((width for width in WIDTHS if width <= most and bytes_ % width == 0), 0)
+
+
+# Device functions in CUDA text that execute one instruction of the table by inline PTX.
+
+
+WORD = 4
+"""Bytes of a register, in which the elements of an operand lie together."""
+
+
+def function_name(row: Instruction) -> str:
+    """Return how the device function of a row is called in CUDA text."""
+    return "ln_" + "".join([c if c.isalnum() else "_" for c in row.name])
+
+
+def device_function(row: Instruction) -> str:
+    """Return the definition of the device function that executes a row of scope "warp".
+
+    Its parameters are the operands in the order of the row: the registers of the calling lane, as
+    one piece of memory aligned to 4 bytes, or the address of the row of shared memory that the lane
+    names. Registers are handed to PTX by words of 32 bits, float32 results as floats.
+    """
+    written = row.result
+    parameters, lines, numbers = [], [], dict[str, str]()
+    constraints: dict[bool, list[str]] = {True: [], False: []}
+    order = [written, *[role for role in row.operands if role != written]]
+    count = 0
+    for role in order:
+        operand = row.operands[role]
+        is_result = role == written
+        if operand.fragment is None:
+            lines.append(f"  const unsigned {role} = (unsigned)__cvta_generic_to_shared({role}_);")
+            constraints[False].append(f'"r"({role})')
+            numbers[role] = f"%{count}"
+            count += 1
+            continue
+        words = word_count(operand, operand.fragment)
+        kind = "float" if is_result and operand.dtype is dtypes.float32 else "unsigned"
+        const = "" if is_result else "const "
+        lines.append(f"  {const}{kind}* {role} = ({const}{kind}*){role}_;")
+        letter = ("+" if is_result and not row.is_move else "=" if is_result else "") + kind[0]
+        letter = letter.replace("u", "r")
+        constraints[is_result] += [f'"{letter}"({role}[{n}])' for n in range(words)]
+        numbers[role] = "{" + ", ".join([f"%{count + n}" for n in range(words)]) + "}"
+        count += words
+    for role in row.operands:
+        parameters.append(f"{'' if role == written else 'const '}void* {role}_")
+    reads_memory = any(o.memory is not Memory.WARP for o in row.operands.values())
+    effects = ' : "memory"' if reads_memory else ""
+    text = with_operands(row.ptx, numbers)
+    return "\n".join([
+        f"static __device__ __forceinline__ void {function_name(row)}({', '.join(parameters)}) {{",
+        *lines,
+        f'  asm {"volatile" if reads_memory else ""}("{text}"'.replace("asm (", "asm("),
+        f"      : {', '.join(constraints[True])}",
+        f"      : {', '.join(constraints[False])}{effects});",
+        "}",
+    ])  # fmt: skip
+
+
+def word_count(operand: Operand, fragment: Fragment) -> int:
+    """Return how many registers of 32 bits a lane has of an operand."""
+    return fragment.registers * operand.dtype.size // WORD
+
+
+def with_operands(ptx: str, numbers: Mapping[str, str]) -> str:
+    """Return the PTX of a row with what stands for its operands."""
+    return string.Formatter().vformat(ptx, (), numbers)
