@@ -8,8 +8,8 @@ import numpy as np
 
 import loopnest as ln
 from loopnest import kir
-from loopnest.backends.interpret.abstract_machine import Machine
 from loopnest.kir.vector_access import wide_accesses
+from loopnest.lane_machine.abstract_machine import Machine
 from loopnest.proofs.point_arrays import Enumeration, number
 from loopnest.proofs.program_model import Model
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, Memory

@@ -207,7 +207,7 @@ SEEKING = {
     "backends/cpu/fission/thread_loop_fission.py": 3,
     "backends/cpu/lane_vectors.py": 1,
     "backends/cpu/vector_printer.py": 1,
-    "backends/interpret/fault_report.py": 1,
+    "lane_machine/fault_report.py": 1,
     "costs/launch_counts.py": 1,
     "launch/launch_plan.py": 1,
     "lowering/indexing/indexed_tree.py": 2,

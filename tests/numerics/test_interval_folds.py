@@ -11,7 +11,7 @@ import pytest
 
 import loopnest as ln
 from helpers.enclosures import Array, around, between, require
-from loopnest.backends.interpret.native_math import apply, convert
+from loopnest.lane_machine.native_math import apply, convert
 from loopnest.numerics.float64_math import held
 from loopnest.numerics.intervals import Interval, exact, narrowed
 from loopnest.numerics.oracle_folds import fold_values

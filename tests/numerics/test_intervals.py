@@ -9,7 +9,7 @@ import pytest
 
 import loopnest as ln
 from helpers.enclosures import Array, around, between, operands, require
-from loopnest.backends.interpret.native_math import apply
+from loopnest.lane_machine.native_math import apply
 from loopnest.numerics.float64_math import held
 from loopnest.numerics.interval_rules import DISCRETE, enclose
 from loopnest.numerics.intervals import Interval, anything, exact

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from loopnest.backends.interpret import abstract_machine, interpret
+from loopnest.backends.interpret import interpret
 from loopnest.kir import parse as parse_nest
+from loopnest.lane_machine import abstract_machine
 
 F = np.float32
 

@@ -7,10 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from loopnest.backends.interpret import abstract_machine, interpret
-from loopnest.backends.interpret.concrete_program import ConcreteProgram
-from loopnest.backends.interpret.loop_dependence import LoopAnalysis
+from loopnest.backends.interpret import interpret
 from loopnest.kir import parse as parse_nest
+from loopnest.lane_machine import abstract_machine
+from loopnest.lane_machine.concrete_program import ConcreteProgram
+from loopnest.lane_machine.loop_dependence import LoopAnalysis
 
 F = np.float32
 

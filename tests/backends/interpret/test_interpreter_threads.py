@@ -9,8 +9,9 @@ import pytest
 
 import loopnest as ln
 from helpers.thread_nests import GRID_STEP, GRID_SUM, IN_WARPS, NEIGHBOURS, TWO_USES, block_sum
-from loopnest.backends.interpret import abstract_machine, concrete_program, interpret
+from loopnest.backends.interpret import interpret
 from loopnest.kir import parse as parse_nest
+from loopnest.lane_machine import abstract_machine, concrete_program
 
 F = np.float32
 ORDERS = (None, 0, 1, 2)

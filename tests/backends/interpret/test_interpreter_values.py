@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from loopnest.backends.interpret import interpret, native_math
+from loopnest.backends.interpret import interpret
 from loopnest.kir import parse as parse_nest
+from loopnest.lane_machine import native_math
 from loopnest.scalar import dtypes
 from loopnest.scalar.op_table import OPS
 

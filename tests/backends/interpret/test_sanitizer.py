@@ -17,8 +17,9 @@ from helpers.thread_nests import (
     without,
 )
 from helpers.work import calls
-from loopnest.backends.interpret import Interpreter, abstract_machine, interpret, race_detector
+from loopnest.backends.interpret import Interpreter, interpret
 from loopnest.kir import parse as parse_nest
+from loopnest.lane_machine import abstract_machine, race_detector
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Op, Symbol, integer
 
@@ -27,7 +28,7 @@ F = np.float32
 
 def arrays(program, sizes):
     """Return arrays of ones for the inputs and outputs."""
-    from loopnest.backends.interpret.concrete_program import ConcreteProgram
+    from loopnest.lane_machine.concrete_program import ConcreteProgram
 
     layouts = ConcreteProgram(program, sizes).layouts
     return {

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from loopnest.backends.interpret.abstract_machine import Machine
-from loopnest.backends.interpret.concrete_program import ConcreteProgram
-from loopnest.backends.interpret.loop_dependence import Expansions
-from loopnest.backends.interpret.native_math import Array
-from loopnest.backends.interpret.random_order import OrderedMachine
 from loopnest.base.errors import KernelFault
 from loopnest.kir import Program
 from loopnest.kir.legal_tiles import tile_faults
 from loopnest.kir.tiles import without_tiles
+from loopnest.lane_machine.abstract_machine import Machine
+from loopnest.lane_machine.concrete_program import ConcreteProgram
+from loopnest.lane_machine.loop_dependence import Expansions
+from loopnest.lane_machine.native_math import Array
+from loopnest.lane_machine.random_order import OrderedMachine
 
 __all__ = ["Interpreter", "interpret"]
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from loopnest import kir
+from loopnest.backends.interpret import launches_at
 from loopnest.base.errors import KernelFault, LaunchError
+from loopnest.kir.lowered import Lowered
+from loopnest.kir.nest_text import nest_lines, print_nest
+from loopnest.lane_machine.abstract_machine import Machine
+from loopnest.lane_machine.frame import Frame
+from loopnest.lane_machine.loop_dependence import Expansions
+from loopnest.lane_machine.native_math import Array
+from loopnest.launch.strided_arrays import copied, element_strides, span
+from loopnest.numerics.error_bounds import enclosures
+from loopnest.numerics.float64_math import stored
+from loopnest.numerics.intervals import Interval
 from loopnest.scalar.arguments import ArraySpec, Bound, bind, broken_condition
+from loopnest.scalar.expr import Expr, Load
+from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import MathSnapshot, thaw
-
-if TYPE_CHECKING:
-    from loopnest.backends.interpret.recorder import Recorder
-    from loopnest.kir.lowered import Lowered
-    from loopnest.numerics.intervals import Interval
-    from loopnest.tensor.fusion import Fusion
-    from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +126,6 @@ def diagnose_program(
     program: kir.Program, math: MathSnapshot, arrays: tuple[Any, ...], scalars: Mapping[str, Any]
 ) -> Diagnosis:
     """Compare what `program` stores with `math`; see `diagnose`."""
-    from loopnest.numerics.error_bounds import enclosures
-
     fusion = thaw(math)
     wanted = enclosures(fusion, arrays, scalars, fusion.tensors)
     fault = ""
@@ -152,12 +159,6 @@ def _recorders(
     wanted: Mapping[str, Interval],
 ) -> Iterator[Recorder]:
     """Yield a recorder for each launch, once the one before has run."""
-    import numpy as np
-
-    from loopnest.backends.interpret import launches_at
-    from loopnest.backends.interpret.recorder import Recorder
-    from loopnest.launch.strided_arrays import copied, span
-
     bound = _bound(program, fusion, arrays, keywords)
     held = {
         t.name: np.array(a, dtype=t.dtype.numpy, order="C", copy=True)
@@ -186,8 +187,6 @@ def _bound(
     Raises:
         LaunchError: arguments that do not fit.
     """
-    from loopnest.launch.strided_arrays import element_strides
-
     specs = [ArraySpec(t.name, t.dtype, t.sizes, t.strides) for t in fusion.inputs]
     call = f"diagnose({program.name})"
     return bind(
@@ -217,10 +216,6 @@ def _first_off(
     Elements that were never stored count only for outputs of a run that came to its end; of a run
     that did not, only values that no reduction is still at.
     """
-    import numpy as np
-
-    from loopnest.numerics.float64_math import stored
-
     held = recorder.recorded[tensor.name]
     known = held.known
     with np.errstate(invalid="ignore"):
@@ -250,9 +245,90 @@ def _first_off(
 
 
 def _where(program: kir.Program, store: kir.Store) -> dict[str, Any]:
-    from loopnest.kir.nest_text import nest_lines, print_nest
-
     line = nest_lines(program)[store]
     text = print_nest(program).splitlines()[line - 1].strip()
     placed = str(store.origin) if store.origin is not None else ""
     return {"line": line, "text": text, "placed": placed}
+
+
+@dataclass(eq=False, slots=True)
+class Recorded:
+    """The values of one tensor.
+
+    Args:
+        values: of its logical shape, in the type of what was stored last.
+        known: which elements were stored.
+        store: for each element the number of the store that came last, in `Recorder.stores`.
+    """
+
+    values: Array
+    known: Array
+    store: Array
+
+
+class Recorder(Machine):
+    """A machine that keeps the last value stored to each element of each tensor.
+
+    Args:
+        expansions, arrays, scalars: as for `Machine`.
+        shapes: name of each tensor to record -> its logical extents.
+        elements: for each store the logical index that it claims; stores not named are left out.
+        earlier: the recorder of the launch before this one, which this one goes on with.
+    """
+
+    def __init__(
+        self,
+        expansions: Expansions,
+        arrays: Mapping[str, Array],
+        scalars: Mapping[str, object],
+        shapes: Mapping[str, Sequence[int]],
+        elements: Mapping[kir.Store, tuple[Expr, ...]],
+        earlier: Recorder | None = None,
+    ) -> None:
+        super().__init__(expansions, arrays, scalars, earlier=earlier)
+        self.elements = elements
+        self.stores: list[kir.Store] = [] if earlier is None else earlier.stores
+        self.recorded: Mapping[str, Recorded] = (
+            earlier.recorded
+            if earlier is not None
+            else {
+                name: Recorded(
+                    np.zeros(tuple(shape), np.float64),
+                    np.zeros(tuple(shape), np.bool_),
+                    np.full(tuple(shape), -1),
+                )
+                for name, shape in shapes.items()
+            }
+        )
+
+    def _store(self, node: kir.Store, frame: Frame) -> None:
+        super()._store(node, frame)
+        element = self.elements.get(node)
+        if element is not None:
+            self._record(node, element, frame)
+
+    def _record(self, node: kir.Store, element: tuple[Expr, ...], frame: Frame) -> None:
+        held = self.recorded[node.tensor]
+        address = self.eval.address(Load(node.storage, node.index, node.flat), frame)
+        # What a copy in flight brings is not there yet.
+        flying = self.flying.copies[-1].value if self.flying.issuing else None
+        value = self.memory[node.storage].load(address) if flying is None else flying
+        if node not in self.stores:
+            self.stores.append(node)
+        if not held.values.ndim:
+            place: tuple[Array, ...] = ()
+            value, inside = value[-1], np.ones((), np.bool_)
+        else:
+            index = [np.asarray(self.eval.value(e, frame)) for e in element]
+            parts = [np.atleast_1d(p) for p in np.broadcast_arrays(*index, value)]
+            inside = np.ones(parts[0].shape, np.bool_)
+            for part, extent in zip(parts, held.values.shape, strict=False):
+                inside &= (part >= 0) & (part < extent)
+            place, value = tuple([p[inside] for p in parts[:-1]]), parts[-1][inside]
+        if held.values.dtype != value.dtype and not held.known.any():
+            held.values = held.values.astype(value.dtype)
+        elif held.values.dtype != value.dtype:
+            held.values = held.values.astype(np.result_type(held.values.dtype, np.float32))
+        held.values[place] = value
+        held.known[place] = True
+        held.store[place] = self.stores.index(node)

@@ -6,12 +6,12 @@ from typing import Protocol
 
 import numpy as np
 
-from loopnest.backends.interpret import native_math
-from loopnest.backends.interpret.frame import Dependences, Frame
-from loopnest.backends.interpret.native_math import Value
-from loopnest.backends.interpret.watched_memory import WatchedStorage
 from loopnest.base.errors import InternalError
 from loopnest.kir.buffers import Buffer
+from loopnest.lane_machine import native_math
+from loopnest.lane_machine.frame import Dependences, Frame
+from loopnest.lane_machine.native_math import Value
+from loopnest.lane_machine.watched_memory import WatchedStorage
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr, Load, Op

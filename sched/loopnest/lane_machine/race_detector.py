@@ -31,12 +31,12 @@ from typing import NamedTuple
 import numpy as np
 
 from loopnest import kir
-from loopnest.backends.interpret.concrete_program import THREAD, ConcreteProgram, LaunchedBlocks
-from loopnest.backends.interpret.evaluator import Evaluator
-from loopnest.backends.interpret.fault_report import FaultReport, Rival
-from loopnest.backends.interpret.frame import Frame
-from loopnest.backends.interpret.native_math import Array, Value
 from loopnest.kir.buffers import Buffer
+from loopnest.lane_machine.concrete_program import THREAD, ConcreteProgram, LaunchedBlocks
+from loopnest.lane_machine.evaluator import Evaluator
+from loopnest.lane_machine.fault_report import FaultReport, Rival
+from loopnest.lane_machine.frame import Frame
+from loopnest.lane_machine.native_math import Array, Value
 from loopnest.scalar.enums import WARP, Memory
 from loopnest.scalar.expr import Load
 

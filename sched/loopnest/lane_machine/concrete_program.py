@@ -5,21 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from loopnest import kir
-from loopnest.backends.interpret import native_math
-from loopnest.backends.interpret.alignment import AlignedAccess, wide_accesses
-from loopnest.backends.interpret.frame import Dependences, Frame
-from loopnest.backends.interpret.native_math import Array, Value
-from loopnest.backends.interpret.watched_memory import ElementLayout
 from loopnest.base.errors import InternalError, LaunchError
+from loopnest.kir import vector_access
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.shared_memory import ALIGNMENT
+from loopnest.kir.shared_memory import ALIGNMENT, swizzled
+from loopnest.lane_machine import native_math
+from loopnest.lane_machine.frame import Dependences, Frame
+from loopnest.lane_machine.native_math import Array, Value
+from loopnest.lane_machine.watched_memory import ElementLayout
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType, along_dimensions
-from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, ScalarParam, Symbol
+from loopnest.scalar.expr import (
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Local,
+    Op,
+    ScalarParam,
+    Symbol,
+)
 
 THREAD = Local("thread", dtypes.index)
 """The number of a lane's thread in the launch, those of a block following each other.
@@ -242,3 +253,41 @@ def _over_sizes(size: Expr) -> bool:
 def _unravel(number: Value, extents: list[int]) -> list[Value]:
     places = along_dimensions(number, extents[0], extents[1])
     return [0 if extent == 1 else part for part, extent in zip(places, extents, strict=True)]
+
+
+class AlignedAccess(NamedTuple):
+    """A wide access.
+
+    Args:
+        access: what its statement loads or stores.
+        place: where that lies: `access`, its index permuted where the buffer is swizzled.
+        lane: the index of the vectorized loop; where it is 0 an access begins.
+        width: the bytes of one access.
+    """
+
+    access: Load
+    place: Load
+    lane: Index
+    width: int
+
+
+def wide_accesses(program: kir.Program) -> dict[kir.Stmt, tuple[AlignedAccess, ...]]:
+    """Return the wide accesses of each statement that has any, as printed kernels have them."""
+    if all(
+        not isinstance(n, kir.Loop) or n.parallel is not ParallelType.vectorize
+        for n, _ in kir.walk(program.body)
+    ):
+        return {}
+    found: dict[kir.Stmt, tuple[AlignedAccess, ...]] = {}
+    for wide in vector_access.wide_accesses(program):
+        node = wide.statement
+        access = wide.load
+        if access is None:
+            assert isinstance(node, kir.Store)
+            access = Load(node.storage, node.index, node.flat)
+        place = access
+        if not wide.flat:
+            place = Load(access.buffer, swizzled(access.buffer, access.args))
+        entry = AlignedAccess(access, place, wide.loop.var, wide.piece_bytes)
+        found[node] = (*found.get(node, ()), entry)
+    return found

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import assert_never
 
 import numpy as np
 
 from loopnest import kir
-from loopnest.backends.interpret.concrete_program import SLOT, LaunchedBlocks
-from loopnest.backends.interpret.declared_collectives import combine_declared
-from loopnest.backends.interpret.evaluator import Evaluator
-from loopnest.backends.interpret.fault_report import FaultReport
-from loopnest.backends.interpret.flying_copies import FlyingCopies
-from loopnest.backends.interpret.frame import Frame, uniform
-from loopnest.backends.interpret.loop_dependence import Expansion, Expansions, folded
-from loopnest.backends.interpret.native_math import Array, Value, as_array, convert
-from loopnest.backends.interpret.race_detector import RaceDetector
-from loopnest.backends.interpret.sync_statements import SyncStatements
-from loopnest.backends.interpret.undefined_values import Undefined
-from loopnest.backends.interpret.watched_memory import ElementLayout, WatchedStorage, watched
 from loopnest.base.errors import InternalError
 from loopnest.kir.buffers import Buffer
-from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import FALSE, Expr, LaunchIndex, Load
+from loopnest.lane_machine.concrete_program import (
+    SLOT,
+    THREAD,
+    ConcreteProgram,
+    LaunchedBlocks,
+)
+from loopnest.lane_machine.evaluator import Evaluator
+from loopnest.lane_machine.fault_report import FaultReport
+from loopnest.lane_machine.frame import Frame, uniform
+from loopnest.lane_machine.loop_dependence import Expansion, Expansions, folded
+from loopnest.lane_machine.native_math import Array, Value, as_array, convert
+from loopnest.lane_machine.race_detector import RaceDetector
+from loopnest.lane_machine.undefined_values import Undefined, garbage
+from loopnest.lane_machine.watched_memory import ElementLayout, WatchedStorage, watched
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory
+from loopnest.scalar.expr import FALSE, Expr, LaunchIndex, Load, Local
+from loopnest.scalar.templates import instantiate
 
 LANES = 1 << 14
 """How many lanes run side by side where a launch or a loop has more."""
@@ -424,3 +428,382 @@ def _unraveled(offset: int, layout: ElementLayout) -> list[int]:
 
 def _numbered(lanes: int) -> Array | int:
     return np.arange(lanes) if lanes > 1 else 0
+
+
+@dataclass(eq=False, slots=True)
+class IssuedCopy:
+    """The copies that one store of an Issue began, one a lane.
+
+    Args:
+        node: the store.
+        storage, address: where they land.
+        value: what they bring.
+        frame: the lanes, as they were then.
+        thread: of each lane.
+        group: the number of its group among those of its thread.
+        flying: which have not landed.
+    """
+
+    node: kir.Store
+    storage: WatchedStorage
+    address: Array
+    value: Array
+    frame: Frame
+    thread: Array
+    group: Array
+    flying: Array
+
+
+class FlyingCopies:
+    """The copies of one run that have not landed.
+
+    An issued copy makes its target undefined; its Wait lands it, as a store of the thread that
+    waits. A machine that runs threads in a random order lands it at any time in between.
+
+    Args:
+        threads: how many there are in the launch.
+        evaluator, faults, races: those of the machine.
+        random: of the times at which copies land; None to land them at their Wait.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        evaluator: Evaluator,
+        faults: FaultReport,
+        races: RaceDetector | None,
+        random: np.random.Generator | None = None,
+    ) -> None:
+        self.eval, self.faults, self.races, self.random = evaluator, faults, races, random
+        self.closed = np.zeros(threads, np.int64)
+        self.copies: list[IssuedCopy] = []
+        self.issuing = False
+        """Whether the statements that run are those of an Issue."""
+
+    def begin(
+        self, node: kir.Store, storage: WatchedStorage, address: Value, value: Array, frame: Frame
+    ) -> None:
+        """Begin copies: nobody knows what their targets hold."""
+        lanes = (frame.lanes,)
+        places = np.array(np.broadcast_to(np.asarray(address), lanes))
+        thread = np.array(np.broadcast_to(np.asarray(self.eval.pure(THREAD, frame)), lanes))
+        storage.begin(places)
+        values = np.array(np.broadcast_to(value, lanes))
+        copy = IssuedCopy(
+            node, storage, places, values, frame.frozen(), thread, self.closed[thread],
+            np.ones(lanes, np.bool_),
+        )  # fmt: skip
+        self.copies.append(copy)
+        self._land_some()
+
+    def commit(self, frame: Frame) -> None:
+        """Close the groups of the threads of a frame."""
+        self.closed[np.unique(np.asarray(self.eval.pure(THREAD, frame)))] += 1
+        self._land_some()
+
+    def wait(self, node: kir.Wait, frame: Frame) -> None:
+        """Land what the threads of a frame wait for.
+
+        Raises:
+            KernelFault: somebody stored to a target, or to a source, in the meantime.
+        """
+        here = np.zeros(self.closed.size, np.bool_)
+        here[np.asarray(self.eval.pure(THREAD, frame))] = True
+        for copy in self.copies:
+            due = copy.flying & here[copy.thread]
+            self._land(copy, due & (copy.group < self.closed[copy.thread] - node.pending))
+        self.faults.statement = node
+        self.copies = [copy for copy in self.copies if copy.flying.any()]
+        self._land_some()
+
+    def _land_some(self) -> None:
+        """Land copies at random, if that is asked for: each may land as soon as it is issued."""
+        if self.random is None:
+            return
+        for copy in self.copies:
+            self._land(copy, copy.flying & (self.random.random(copy.flying.size) < 0.25))
+
+    def _land(self, copy: IssuedCopy, chosen: Array) -> None:
+        lanes = np.flatnonzero(chosen)
+        if not lanes.size:
+            return
+        node, frame = copy.node, copy.frame.subset(lanes)
+        address, value = copy.address[lanes], copy.value[lanes]
+        self.faults.statement = node
+        target = Load(node.storage, node.index, node.flat)
+        stored = np.flatnonzero(~copy.storage.is_undefined(address))
+        if stored.size:
+            lane = int(stored[0])
+            index = self.eval.index(target, frame, lane)
+            raise self.faults.touched(target, index, "stored to", frame, lane)
+        if self.races is not None:
+            self.races.write(target, address, frame)
+        self._check_source(node, value, frame)
+        copy.storage.store(address, value)
+        copy.flying[lanes] = False
+
+    def _check_source(self, node: kir.Store, value: Array, frame: Frame) -> None:
+        """Fault where a source holds something else than when the copy was issued."""
+        source = node.value
+        if not isinstance(source, Load):
+            return
+        now = np.broadcast_to(self.eval.value(source, frame), value.shape)
+        other = np.flatnonzero(now.view(np.uint8).reshape(value.size, -1)
+                               != value.view(np.uint8).reshape(value.size, -1))  # fmt: skip
+        if other.size:
+            lane = int(other[0]) // value.itemsize
+            index = self.eval.index(source, frame, lane)
+            raise self.faults.touched(source, index, "changed", frame, lane)
+
+
+class SyncStatements:
+    """What threads do together: barriers, shuffles and arrivals.
+
+    Args:
+        setting: the program at its sizes.
+        evaluator, faults, undefined: those of the machine.
+        races: is told what is ordered; None where races are not looked for.
+        order: returns the order in which blocks arrive.
+    """
+
+    def __init__(
+        self,
+        setting: ConcreteProgram,
+        evaluator: Evaluator,
+        faults: FaultReport,
+        undefined: Undefined,
+        races: RaceDetector | None,
+        order: Callable[[Array], Array],
+    ) -> None:
+        self.setting, self.eval, self.faults = setting, evaluator, faults
+        self.undefined, self.races, self.order = undefined, races, order
+
+    launch: LaunchedBlocks
+
+    def _places(self, frame: Frame) -> tuple[Array, Array]:
+        """Return the place of each lane's block, and its thread's number in the block."""
+        slots = np.broadcast_to(np.asarray(self.eval.pure(SLOT, frame)), (frame.lanes,))
+        threads = np.asarray(self.eval.pure(THREAD, frame)) % self.setting.threads
+        return slots, np.broadcast_to(threads, (frame.lanes,))
+
+    def _require_whole(self, scope: str, what: str, frame: Frame) -> None:
+        """Fault where some, but not all, threads of a warp, a block or the grid are in `frame`."""
+        every = self.launch.frame
+        if frame.lanes == every.lanes:
+            return
+        groups = self.groups(scope, every)
+        here = self.groups(scope, frame)
+        expected, found = np.bincount(groups), np.bincount(here, minlength=int(groups.max()) + 1)
+        bad = np.flatnonzero((found != 0) & (found != expected))
+        if bad.size:
+            members = np.asarray(self.eval.pure(THREAD, every))[groups == bad[0]]
+            missing = np.setdiff1d(members, self.eval.pure(THREAD, frame))
+            lane = int(np.argmax(here == bad[0]))
+            raise self.faults.missing(what, [int(t) for t in missing], frame, lane)
+
+    def groups(self, scope: str, frame: Frame) -> Array:
+        """Return the number of the warp, block or grid of each lane, among those that run."""
+        slots, threads = self._places(frame)
+        if scope == "warp":
+            warps = -(-self.setting.threads // WARP)
+            groups: Array = slots * warps + threads // WARP
+            return groups
+        return slots if scope == "block" else np.zeros_like(slots)
+
+    def _tick(self, scope: str, frame: Frame) -> None:
+        if self.races is not None:
+            slots, threads = self._places(frame)
+            self.races.barrier(scope, slots, threads // WARP)
+
+    def barrier(self, node: kir.Barrier, frame: Frame) -> None:
+        """Order the accesses of the threads in scope.
+
+        Raises:
+            KernelFault: some of them are not there.
+        """
+        self._require_whole(node.scope, "barrier", frame)
+        self._tick(node.scope, frame)
+
+    # Shuffles
+
+    def shuffle(self, node: kir.Shuffle, frame: Frame) -> None:
+        """Give each lane the value of another one of its warp.
+
+        Raises:
+            KernelFault: threads of a warp are not there, or their offsets differ.
+        """
+        self._require_whole("warp", "shuffle", frame)
+        self._require_defined(node.offset, "the offset", frame)
+        source, exists = self._sources(node, frame)
+        value = as_array(self.eval.value(node.value, frame), node.value.dtype)
+        mask = self.undefined.mask(node.value, frame)
+        if value.size > 1:
+            value = value.take(source)
+        if isinstance(mask, np.ndarray) and mask.size > 1:
+            mask = mask.take(source)
+        if not exists.all():
+            value = np.where(exists, value, garbage(node.value.dtype).astype(value.dtype))
+            mask = np.logical_or(mask, ~exists)
+        frame.define(node.var, value)
+        frame.define(self.undefined.marks[node.var], mask)
+
+    def _sources(self, node: kir.Shuffle, frame: Frame) -> tuple[Array, Array]:
+        """Return the lane that each lane takes its value from, and whether there is one."""
+        threads = self._places(frame)[1]
+        mine = threads % WARP
+        offset = np.broadcast_to(np.asarray(self.eval.value(node.offset, frame)), (frame.lanes,))
+        self._require_uniform(offset, mine, "the offset of a shuffle differs in a warp", frame)
+        other = {
+            "xor": mine ^ offset,
+            "down": mine + offset,
+            "up": mine - offset,
+            "lane": offset,
+        }[node.mode]
+        exists = (other >= 0) & (other < WARP) & (threads - mine + other < self.setting.threads)
+        return np.where(exists, np.arange(frame.lanes) - mine + other, 0), exists
+
+    def _require_uniform(self, values: Array, steps: Array, reason: str, frame: Frame) -> None:
+        """Fault where a value differs from that of the lane `steps` before."""
+        bad = np.flatnonzero(values != values[np.arange(frame.lanes) - steps])
+        if bad.size:
+            raise self.faults.fault(reason, frame, int(bad[0]))
+
+    def _require_defined(self, value: Expr, what: str, frame: Frame) -> None:
+        lanes = self.undefined.lanes(value, frame)
+        if lanes is not None:
+            raise self.faults.shuffled(what, frame, int(lanes[0]))
+
+    # Arrivals
+
+    def arrive(self, node: kir.Arrive, counter: Array, frame: Frame) -> None:
+        """Count blocks; the one that makes the count full gets True.
+
+        Raises:
+            KernelFault: threads of a block are not there or do not agree, or more blocks arrive
+                than the count says.
+        """
+        self._require_whole("block", "arrival", frame)
+        for value in (*node.index, node.count):
+            self._require_defined(value, "the counter", frame)
+        self._tick("block", frame)
+        slots, threads = self._places(frame)
+        address = self.eval.address(Load(node.counter, node.index), frame)
+        counts = self.eval.value(node.count, frame)
+        at = np.broadcast_to(np.asarray(address), (frame.lanes,))
+        of = np.broadcast_to(np.asarray(counts), (frame.lanes,))
+        for values in (at, of):
+            self._require_uniform(values, threads, "the counter differs in a block", frame)
+        last = np.zeros(self.launch.blocks.size, np.bool_)
+        for lane in self.order(np.flatnonzero(threads == 0)):
+            last[slots[lane]] = self._count(int(lane), int(slots[lane]), at, of, counter, frame)
+        flags: Value = last[slots]
+        frame.define(node.var, flags)
+
+    def _count(
+        self, lane: int, slot: int, at: Array, of: Array, counter: Array, frame: Frame
+    ) -> bool:
+        """Let one block arrive; return whether it is the last."""
+        place = int(at[lane])
+        counter[place] += 1
+        if of[lane] == 0:  # no block would arrive: the one that stands for them is the last
+            return int(counter[place]) == 1
+        if counter[place] > of[lane]:
+            reason = f"more than {of[lane]} blocks arrive at this counter"
+            raise self.faults.fault(reason, frame, lane)
+        node = self.faults.statement
+        assert isinstance(node, kir.Arrive)
+        key = (node.counter, place)
+        if self.races is not None:
+            self.races.horizons.arrive(slot, key)
+        if counter[place] < of[lane]:
+            return False
+        counter[place] = 0
+        if self.races is not None:
+            self.races.horizons.see_arrivals(slot, key)
+        return True
+
+
+# Collectives by their declaration
+
+
+def combine_declared(
+    node: kir.Collective, setting: ConcreteProgram, evaluator: Evaluator, frame: Frame
+) -> None:
+    """Define the results of `node`: in each thread the combination of its group's arguments.
+
+    A launch with an extent of 0 runs nothing. One thread then stands for it, so that what follows
+    the loops of the launch still happens (a sum over no element is finished and stored). The bodies
+    of collectives count on the extents of the launch; their declarations do not.
+    """
+    lanes_of, group_of = _groups(node, setting, evaluator, frame)
+    if node.scan:
+        _scan_declared(node, lanes_of, evaluator, frame)
+        return
+    for some, results in zip(node.by_value(node.args), node.by_value(node.results), strict=True):
+        values = _combined(node, some, lanes_of, evaluator, frame)
+        for result, value in zip(results, values, strict=True):
+            spread = np.broadcast_to(np.asarray(value), (len(lanes_of),))
+            frame.define(result, spread[group_of])
+
+
+def _scan_declared(
+    node: kir.Collective, lanes_of: Array, evaluator: Evaluator, frame: Frame
+) -> None:
+    """Define the results of a scan: what the threads of a group combine to so far, and at last."""
+    size = len(node.identity)
+    neutral = [evaluator.value(value, frame) for value in node.identity]
+    found = [np.empty(frame.lanes, np.asarray(value).dtype) for value in neutral]
+    for turn in range(lanes_of.shape[1]):
+        until = turn + (node.scan == "inclusive")
+        some = lanes_of[:, :until]
+        values = _combined(node, node.args, some, evaluator, frame) if until else neutral
+        for whole, value in zip(found, values, strict=True):
+            whole[lanes_of[:, turn]] = value
+    for result, whole in zip(node.results, found, strict=False):
+        frame.define(result, whole)
+    if len(node.results) > size:
+        group = np.empty(frame.lanes, np.int64)
+        group[lanes_of] = np.arange(len(lanes_of))[:, None]
+        values = _combined(node, node.args, lanes_of, evaluator, frame)
+        for result, value in zip(node.results[size:], values, strict=True):
+            frame.define(result, np.broadcast_to(np.asarray(value), (len(lanes_of),))[group])
+
+
+def _combined(
+    node: kir.Collective, given: Sequence[Expr], lanes_of: Array, evaluator: Evaluator, frame: Frame
+) -> list[Value]:
+    """Return the components of one value, combined in each group of lanes."""
+    args = [np.broadcast_to(np.asarray(evaluator.value(a, frame)), (frame.lanes,)) for a in given]
+    values: list[Value] = [arg[lanes_of[:, 0]] for arg in args]
+    mine = tuple([Local(f"mine{n}", a.dtype) for n, a in enumerate(given)])
+    theirs = tuple([Local(f"theirs{n}", a.dtype) for n, a in enumerate(given)])
+    both = instantiate(node.combine, mine, theirs)
+    for turn in range(1, lanes_of.shape[1]):
+        inner = Frame(len(lanes_of), None)
+        for n, arg in enumerate(args):
+            inner.define(mine[n], values[n])
+            inner.define(theirs[n], arg[lanes_of[:, turn]])
+        values = [evaluator.value(e, inner) for e in both]
+    return values
+
+
+def _groups(
+    node: kir.Collective, setting: ConcreteProgram, evaluator: Evaluator, frame: Frame
+) -> tuple[Array, Array]:
+    """Return the lanes of each group in the order of their threads, and the group of each lane."""
+    slots = np.broadcast_to(np.asarray(evaluator.pure(SLOT, frame)), (frame.lanes,))
+    number = np.asarray(evaluator.pure(THREAD, frame)) % setting.threads
+    rest = np.broadcast_to(number, (frame.lanes,))
+    key, places = slots, {}
+    for dim, extent in zip(BLOCK_DIMENSIONS, setting.block, strict=True):
+        places[dim] = rest % extent
+        if dim not in node.dims:
+            key = key * extent + places[dim]
+        rest = rest // extent
+    _, group_of = np.unique(key, return_inverse=True)
+    group_of = group_of.reshape(-1)
+    size = math.prod(
+        e for d, e in zip(BLOCK_DIMENSIONS, setting.block, strict=True) if d in node.dims
+    )
+    turns = [places[dim] for dim in node.dims]
+    return np.lexsort((*turns, group_of)).reshape(-1, size), group_of

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from loopnest.backends.interpret.native_math import Array, Value
 from loopnest.kir.buffers import Buffer
+from loopnest.lane_machine.native_math import Array, Value
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Load, Local, ScalarParam, Symbol
 
 Variable: TypeAlias = "Expr | Buffer"

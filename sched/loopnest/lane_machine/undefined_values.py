@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from loopnest import kir
-from loopnest.backends.interpret import native_math
-from loopnest.backends.interpret.evaluator import Evaluator
-from loopnest.backends.interpret.frame import Frame
-from loopnest.backends.interpret.native_math import Array, Value
+from loopnest.lane_machine import native_math
+from loopnest.lane_machine.evaluator import Evaluator
+from loopnest.lane_machine.frame import Frame
+from loopnest.lane_machine.native_math import Array, Value
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr, Local, Op
