@@ -360,7 +360,7 @@ class Counting:
         total = round(weight.sum())
         match node:
             case kir.Barrier() | kir.Arrive():
-                self._barrier("block" if isinstance(node, kir.Arrive) else node.scope, points)
+                self._barrier(kir.meets(node), points)
             case kir.Shuffle():
                 self.counts.shuffles += self._warps(points)
             case kir.Store():

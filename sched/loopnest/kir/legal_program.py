@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from loopnest.base.errors import kind_of
 from loopnest.kir import (
@@ -29,15 +29,16 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
-    Tile,
     Wait,
     bodies,
+    expressions,
     written,
 )
 from loopnest.kir import walk as kir_walk
 from loopnest.kir.atomic_updates import is_update
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.legal_tiles import tile_faults
+from loopnest.kir.nodes import StatementVisitor
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
@@ -111,7 +112,7 @@ def _exclude_each_other(one: _Choices, two: _Choices) -> bool:
 
 
 @dataclass
-class _VisibleNames:
+class _VisibleNames(StatementVisitor):
     """What may be named at a place of the nest.
 
     Args:
@@ -139,7 +140,7 @@ class _VisibleNames:
     def body(self, statements: Iterable[Stmt]) -> Iterator[str]:
         """Yield the faults of statements; what one defines, the next ones may name."""
         for node in statements:
-            yield from self._statement(node)
+            yield from self.visit(node)
 
     def _inner(self, statements: Iterable[Stmt], *indices: Index) -> Iterator[str]:
         """Yield the faults of a nested body, whose definitions end with it."""
@@ -151,33 +152,24 @@ class _VisibleNames:
         )
         yield from inner.body(statements)
 
-    def _statement(self, node: Stmt) -> Iterator[str]:
-        match node:
-            case Loop():
-                yield from self._loop(node)
-            case If():
-                yield from self._test(node)
-            case Allocate():
-                if node.storage in self.buffers:
-                    yield f"{node.buffer} is made twice"
-                self.buffers |= {node.storage}
-            case Store():
-                yield from self._store(node)
-            case Let() | Shuffle() | Arrive():
-                yield from self._named(node)
-            case Barrier():
-                if node.scope not in _SCOPES:
-                    yield f"a barrier of the scope '{node.scope}'"
-            case Collective() | Tile():
-                yield from self._together(node)
-            case Issue() | Commit() | Wait():
-                yield from self._copies(node)
-            case Launch():
-                yield "a launch stands inside of other statements"
-            case _:
-                assert_never(node)
+    def other(self, node: Stmt, *_: object) -> Iterator[str]:
+        for value in expressions(node):
+            yield from self._value(value, f"a {type(node).__name__.lower()}")
+        yield from self._inner([inner for body in bodies(node) for inner in body])
 
-    def _store(self, node: Store) -> Iterator[str]:
+    def allocate(self, node: Allocate) -> Iterator[str]:
+        if node.storage in self.buffers:
+            yield f"{node.buffer} is made twice"
+        self.buffers |= {node.storage}
+
+    def barrier(self, node: Barrier) -> Iterator[str]:
+        if node.scope not in _SCOPES:
+            yield f"a barrier of the scope '{node.scope}'"
+
+    def launch(self, _: Launch) -> Iterator[str]:
+        yield "a launch stands inside of other statements"
+
+    def store(self, node: Store) -> Iterator[str]:
         yield from self._access(node.storage, node.index, node.flat)
         yield from self._value(node.value, f"a store to {node.buffer}")
         self.stored.add(node.storage)
@@ -186,13 +178,7 @@ class _VisibleNames:
         if node.atomic and node.storage.memory is Memory.LOCAL:
             yield f"an atomic store to {node.buffer}, which one thread has"
 
-    def _copies(self, node: Issue | Commit | Wait) -> Iterator[str]:
-        if isinstance(node, Issue):
-            yield from self._issue(node)
-        else:
-            yield from self._unconditional(node)
-
-    def _issue(self, node: Issue) -> Iterator[str]:
+    def issue(self, node: Issue) -> Iterator[str]:
         """Yield what may not stand in a copy that is in flight; what it stores is not there yet."""
         inner = replace(self, issuing=True)
         yield from inner._inner(node.body)
@@ -206,7 +192,7 @@ class _VisibleNames:
             elif isinstance(part, Loop) and loads(part.var.extent):
                 yield f"issue {node.instruction} holds a loop whose extent loads"
 
-    def _unconditional(self, node: Commit | Wait) -> Iterator[str]:
+    def commit(self, node: Commit | Wait) -> Iterator[str]:
         name = "commit" if isinstance(node, Commit) else f"wait {node.pending}"
         if self.tested:
             yield f"{name} stands under a test"
@@ -215,7 +201,9 @@ class _VisibleNames:
         if isinstance(node, Wait) and node.pending < 0:
             yield f"{name} waits for groups that are not closed yet"
 
-    def _test(self, node: If) -> Iterator[str]:
+    wait = commit
+
+    def if_(self, node: If) -> Iterator[str]:
         yield from self._value(node.condition, "a condition")
         if node.condition.dtype is not dtypes.bool_:
             yield f"the condition {node.condition} has the type {node.condition.dtype}"
@@ -236,27 +224,21 @@ class _VisibleNames:
             elif isinstance(node, Local) and node in self.undefined:
                 yield self.undefined[node]
 
-    def _named(self, node: Let | Shuffle | Arrive) -> Iterator[str]:
-        if isinstance(node, Let):
-            yield from self._define(node.var, node.value)
-        else:
-            yield from self._exchange(node)
+    def let(self, node: Let) -> Iterator[str]:
+        yield from self._define(node.var, node.value)
 
-    def _exchange(self, node: Shuffle | Arrive) -> Iterator[str]:
-        if isinstance(node, Shuffle):
-            if node.mode not in _MODES:
-                yield f"a shuffle by '{node.mode}'"
-            yield from self._value(node.offset, f"the offset of {node.var.name}")
-            yield from self._define(node.var, node.value)
-        else:
-            yield from self._access(node.counter, node.index, False)
-            yield from self._value(node.count, f"the count of {node.var.name}")
-            self.locals.add(node.var)
+    def shuffle(self, node: Shuffle) -> Iterator[str]:
+        if node.mode not in _MODES:
+            yield f"a shuffle by '{node.mode}'"
+        yield from self._value(node.offset, f"the offset of {node.var.name}")
+        yield from self._define(node.var, node.value)
 
-    def _together(self, node: Collective | Tile) -> Iterator[str]:
-        yield from self._inner(node.body) if isinstance(node, Tile) else self._collective(node)
+    def arrive(self, node: Arrive) -> Iterator[str]:
+        yield from self._access(node.counter, node.index, False)
+        yield from self._value(node.count, f"the count of {node.var.name}")
+        self.locals.add(node.var)
 
-    def _collective(self, node: Collective) -> Iterator[str]:
+    def collective(self, node: Collective) -> Iterator[str]:
         size = len(node.identity)
         wanted = [len(node.args), 2 * size] if node.scan else [len(node.args)]
         if node.scan not in _SCANS or (node.scan and len(node.args) != size):
@@ -273,7 +255,7 @@ class _VisibleNames:
             if var not in self.locals:
                 yield f"{node.name} does not define {var.name}"
 
-    def _loop(self, node: Loop) -> Iterator[str]:
+    def loop(self, node: Loop) -> Iterator[str]:
         name = node.var.name
         if node.var in self.indices:
             yield f"the loop over {name} stands inside of a loop over {name}"

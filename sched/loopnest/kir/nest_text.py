@@ -7,7 +7,6 @@ so a line number names a statement (`nest_lines`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
 
 from loopnest.base.recursion import deep
 from loopnest.kir.buffers import Buffer
@@ -15,20 +14,15 @@ from loopnest.kir.kernel_program import Param, Program
 from loopnest.kir.loop_bounds import loop_bounds
 from loopnest.kir.nodes import (
     Allocate,
-    Arrive,
     Barrier,
     Collective,
-    Commit,
     If,
-    Issue,
-    Launch,
-    Let,
     Loop,
-    Shuffle,
+    StatementVisitor,
     Stmt,
     Store,
     Tile,
-    Wait,
+    bodies,
 )
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr
@@ -48,7 +42,7 @@ def nest_lines(program: Program) -> dict[Stmt, int]:
     return _Nest(program).places
 
 
-class _Nest:
+class _Nest(StatementVisitor):
     def __init__(self, program: Program) -> None:
         self.lines = [HEADER, _signature(program)]
         self.places: dict[Stmt, int] = {}
@@ -63,51 +57,49 @@ class _Nest:
             # A statement that stands at two places (both branches of an unswitched loop) keeps
             # the first.
             self.places.setdefault(node, len(self.lines) + 1)
-            self._statement(node, pad)
+            self.visit(node, pad)
 
-    def _statement(self, node: Stmt, pad: str) -> None:
-        match node:
-            case Store():
-                inner = _list(node.index)
-                flat = ".flat" if node.flat else ""
-                atomic = "atomic " if node.atomic else ""
-                place = f"{node.storage.name}{flat}[{inner}]"
-                self.lines.append(f"{pad}{atomic}{place} = {node.value}")
-            case Loop():
-                self._loop(node, pad)
-            case If():
-                self.lines.append(f"{pad}if {node.condition}:")
-                self._nested(node.body, pad)
-                if node.orelse:
-                    self.lines.append(f"{pad}else:")
-                    self._nested(node.orelse, pad)
-            case Allocate():
-                self.lines.append(pad + _allocation(node.storage))
-            case Let():
-                self.lines.append(f"{pad}let {node.var.name} = {node.value}")
-            case Barrier():
-                why = f"  # {node.reason}" if node.reason else ""
-                self.lines.append(f"{pad}barrier {node.scope}{why}")
-            case Collective():
-                dims = ", ".join([d.value for d in node.dims])
-                names = "; ".join([_list(v) for v in node.by_value(node.results)])
-                given = "; ".join([_list(v) for v in node.by_value(node.args)])
-                how = node.scan or ("ordered" if node.ordered else "")
-                name = f"{how} {node.name}".lstrip()
-                self.lines.append(f"{pad}{names} = {name}({given}) over {dims}:")
-                self._nested(node.body, pad)
-            case Shuffle() | Arrive():
-                self.lines.append(f"{pad}let {node.var.name} = {_exchange(node)}")
-            case Commit() | Wait():
-                waits = f"wait {node.pending}" if isinstance(node, Wait) else "commit"
-                self.lines.append(pad + waits)
-            case Issue() | Tile() | Launch():
-                self.lines.append(f"{pad}{_head(node)}:")
-                self._nested(node.body, pad)
-            case _:
-                assert_never(node)
+    def other(self, node: Stmt, pad: str) -> None:
+        if not node.form:
+            super().other(node)
+        self._line(node.form.format(node=node), node, pad)
 
-    def _loop(self, node: Loop, pad: str) -> None:
+    def _line(self, text: str, node: Stmt, pad: str) -> None:
+        """Add the line of a statement, and its bodies."""
+        self.lines.append(pad + text + (":" if node.encloses else ""))
+        for body in bodies(node):
+            self._nested(body, pad)
+
+    def store(self, node: Store, pad: str) -> None:
+        self.lines.append(f"{pad}{'atomic ' if node.atomic else ''}{node.own} = {node.value}")
+
+    def if_(self, node: If, pad: str) -> None:
+        self.lines.append(f"{pad}if {node.condition}:")
+        self._nested(node.body, pad)
+        if node.orelse:
+            self.lines.append(f"{pad}else:")
+            self._nested(node.orelse, pad)
+
+    def allocate(self, node: Allocate, pad: str) -> None:
+        self.lines.append(pad + _allocation(node.storage))
+
+    def barrier(self, node: Barrier, pad: str) -> None:
+        why = f"  # {node.reason}" if node.reason else ""
+        self.lines.append(f"{pad}barrier {node.scope}{why}")
+
+    def collective(self, node: Collective, pad: str) -> None:
+        dims = ", ".join([d.value for d in node.dims])
+        names = "; ".join([_list(v) for v in node.by_value(node.results)])
+        given = "; ".join([_list(v) for v in node.by_value(node.args)])
+        how = node.scan or ("ordered" if node.ordered else "")
+        name = f"{how} {node.name}".lstrip()
+        self._line(f"{names} = {name}({given}) over {dims}", node, pad)
+
+    def tile(self, node: Tile, pad: str) -> None:
+        held = ", ".join([f"{role}={buffer.name}" for role, buffer in node.operands])
+        self._line(f"tile {node.instruction}({held})", node, pad)
+
+    def loop(self, node: Loop, pad: str) -> None:
         how = "" if node.parallel is ParallelType.serial else node.parallel.value
         mark = ", ".join([part for part in (node.axis_name, how) if part])
         bounds = loop_bounds(node, self.algebra)
@@ -123,25 +115,6 @@ class _Nest:
             self._body(body, pad + "  ")
         else:
             self.lines.append(f"{pad}  pass")
-
-
-def _head(node: Issue | Tile | Launch) -> str:
-    match node:
-        case Issue():
-            return f"issue {node.instruction}"
-        case Tile():
-            held = ", ".join([f"{role}={buffer.name}" for role, buffer in node.operands])
-            return f"tile {node.instruction}({held})"
-        case Launch():
-            return "launch"
-        case _:
-            assert_never(node)
-
-
-def _exchange(node: Shuffle | Arrive) -> str:
-    if isinstance(node, Shuffle):
-        return f"shuffle_{node.mode}({node.value}, {node.offset})"
-    return f"arrive({node.counter.name}[{_list(node.index)}], {node.count})"
 
 
 def _list(items: Iterable[Expr]) -> str:

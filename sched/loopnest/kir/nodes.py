@@ -83,9 +83,9 @@ Every node is compared by identity, carries the place in the user's code that it
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar, assert_never
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from loopnest.base.errors import InternalError
 from loopnest.base.fast_init import fast_init
@@ -103,9 +103,41 @@ WHOLE_ELEMENTS = frozenset({"init", "merge", "finish"})
 """Roles of stores that concern a logical element, not a single point that a reduction folds."""
 
 
+class Statement:
+    """What walks, renamings, slices and lives ask of a statement; its class declares it once.
+
+    Attributes:
+        encloses: the fields with its bodies.
+        evaluates: the fields with the expressions that it evaluates itself, in order; those of a
+            Collective are in its body.
+        rewrites: the fields with expressions that change where names and indices do; those that it
+            evaluates, where nothing else is said.
+        binds: the field with the name that it defines for the rest of the body around it.
+        makes: the field with the buffer that it makes for the rest of that body.
+        threads: which threads meet at it: of a "warp", of a "block"; "" where each goes on alone.
+        counts: whether it counts groups of copies in flight.
+        form: its line in the nest text, without its bodies.
+    """
+
+    __slots__ = ()
+    encloses: ClassVar[tuple[str, ...]] = ()
+    evaluates: ClassVar[tuple[str, ...]] = ()
+    rewrites: ClassVar[tuple[str, ...]] = ()
+    binds: ClassVar[str] = ""
+    makes: ClassVar[str] = ""
+    threads: ClassVar[str] = ""
+    counts: ClassVar[bool] = False
+    form: ClassVar[str] = ""
+
+    @property
+    def own(self) -> Load | None:
+        """The element that it writes, as a load."""
+        return None
+
+
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
-class Loop:
+class Loop(Statement):
     """``for index in extent: body``.
 
     Args:
@@ -116,6 +148,7 @@ class Loop:
         body: statements.
     """
 
+    encloses: ClassVar = ("body",)
     var: Index
     parallel: ParallelType
     axis: str
@@ -146,9 +179,11 @@ BOUND = "bounds the loop"
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
-class If:
+class If(Statement):
     """``if condition: body else: orelse``; `reason` says why the test is needed."""
 
+    encloses: ClassVar = ("body", "orelse")
+    evaluates: ClassVar = ("condition",)
     condition: Expr
     body: tuple[Stmt, ...]
     orelse: tuple[Stmt, ...] = ()
@@ -158,9 +193,10 @@ class If:
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
-class Allocate:
+class Allocate(Statement):
     """Make `storage` for the rest of the enclosing body."""
 
+    makes: ClassVar = "storage"
     storage: Buffer
     origin: Origin | None = None
 
@@ -177,7 +213,7 @@ class Allocate:
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
-class Store:
+class Store(Statement):
     """``storage[index] = value``.
 
     Args:
@@ -194,6 +230,8 @@ class Store:
         atomic: whether the load of the element, the computation and the write are one step.
     """
 
+    evaluates: ClassVar = ("index", "value")
+    rewrites: ClassVar = ("index", "coordinate", "value")
     storage: Buffer
     index: tuple[Expr, ...]
     value: Expr
@@ -217,16 +255,19 @@ class Store:
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
-class Let:
+class Let(Statement):
     """``var = value``: a scalar temporary."""
 
+    evaluates: ClassVar = ("value",)
+    binds: ClassVar = "var"
+    form: ClassVar = "let {node.var} = {node.value}"
     var: Local
     value: Expr
     origin: Origin | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Barrier:
+class Barrier(Statement):
     """Order the accesses of all threads in `scope`: "warp", "block" or "grid"."""
 
     scope: str
@@ -236,7 +277,7 @@ class Barrier:
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
-class Shuffle:
+class Shuffle(Statement):
     """``var = value in lane``: the value that another thread of the warp has.
 
     Args:
@@ -247,6 +288,10 @@ class Shuffle:
         offset: in lanes; the same in all threads of the warp.
     """
 
+    evaluates: ClassVar = ("value", "offset")
+    binds: ClassVar = "var"
+    threads: ClassVar = "warp"
+    form: ClassVar = "let {node.var} = shuffle_{node.mode}({node.value}, {node.offset})"
     var: Local
     value: Expr
     mode: str
@@ -255,7 +300,7 @@ class Shuffle:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Arrive:
+class Arrive(Statement):
     """``var = whether this block is the last of count blocks``, by ``counter[index]``.
 
     Args:
@@ -265,16 +310,25 @@ class Arrive:
         count: how many blocks arrive at this counter.
     """
 
+    evaluates: ClassVar = ("index", "count")
+    binds: ClassVar = "var"
+    threads: ClassVar = "block"
+    form: ClassVar = "let {node.var} = arrive({node.own}, {node.count})"
     var: Local
     counter: Buffer
     index: tuple[Expr, ...]
     count: Expr
     origin: Origin | None = None
 
+    @property
+    def own(self) -> Load:
+        """The counter, as a load."""
+        return Load(self.counter, self.index)
+
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
-class Collective:
+class Collective(Statement):
     """Statements by which threads combine values, with a declaration of what they compute.
 
     Args:
@@ -293,6 +347,8 @@ class Collective:
         ordered: whether the values are combined in the order of their threads; any scan does.
     """
 
+    encloses: ClassVar = ("body",)
+    rewrites: ClassVar = ("args",)
     name: str
     results: tuple[Local, ...]
     args: tuple[Expr, ...]
@@ -321,7 +377,7 @@ class Collective:
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
-class Issue:
+class Issue(Statement):
     """Begin the stores of `body` by an instruction that ends them later.
 
     Args:
@@ -329,28 +385,34 @@ class Issue:
         body: loops, tests and stores of what one load finds, or of a constant.
     """
 
+    encloses: ClassVar = ("body",)
+    form: ClassVar = "issue {node.instruction}"
     instruction: str
     body: tuple[Stmt, ...]
     origin: Origin | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Commit:
+class Commit(Statement):
     """Close the group of the copies that this thread issued since it closed one."""
 
+    counts: ClassVar = True
+    form: ClassVar = "commit"
     origin: Origin | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Wait:
+class Wait(Statement):
     """Wait until at most the last `pending` groups that this thread closed are unfinished."""
 
+    counts: ClassVar = True
+    form: ClassVar = "wait {node.pending}"
     pending: int
     origin: Origin | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Tile:
+class Tile(Statement):
     """One instruction on small matrices that a warp holds, with its behaviour as statements.
 
     Args:
@@ -359,6 +421,8 @@ class Tile:
         body: what it does: loops of static extents, without tests.
     """
 
+    encloses: ClassVar = ("body",)
+    threads: ClassVar = "warp"
     instruction: str
     operands: tuple[tuple[str, Buffer], ...]
     body: tuple[Stmt, ...]
@@ -366,7 +430,7 @@ class Tile:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Launch:
+class Launch(Statement):
     """One launch of a program that is several.
 
     Args:
@@ -374,6 +438,8 @@ class Launch:
         body: what its threads execute.
     """
 
+    encloses: ClassVar = ("body",)
+    form: ClassVar = "launch"
     extents: tuple[tuple[ParallelType, Expr], ...]
     body: tuple[Stmt, ...]
     origin: Origin | None = None
@@ -386,48 +452,55 @@ Stmt: TypeAlias = (
 S = TypeVar("S", bound="Stmt")
 
 
-def one_launch(node: Launch | Tile) -> InternalError:
+def one_launch(node: Stmt) -> InternalError:
     """Return the error of a reader that takes launches one by one, and tiles as their bodies.
 
     `Program.launches` and `tiles.without_tiles` give it what it reads.
     """
-    kind = type(node).__name__.lower()
-    return InternalError(kind, f"a reader of one {kind} was given {len(node.body)} statements")
+    kind, inner = type(node).__name__.lower(), sum(map(len, bodies(node)))
+    return InternalError(kind, f"a reader of one {kind} was given {inner} statements")
+
+
+class StatementVisitor:
+    """Hands each statement to the method that is called as its class: `store`, `loop`, `if_`.
+
+    A reader has methods for those that it cares about, and says in `other` what becomes of all
+    others, by what they declare; else they are an error by name.
+
+    Source: `ast.NodeVisitor` of Python.
+    """
+
+    def visit(self, node: Stmt, *given: Any) -> Any:
+        """Return what the method of a statement's class returns."""
+        name = type(node).__name__.lower()
+        return getattr(self, "if_" if name == "if" else name, self.other)(node, *given)
+
+    def other(self, node: Stmt, *_: Any) -> Any:
+        """Read a statement that has no method."""
+        if isinstance(node, (Launch, Tile)):
+            raise one_launch(node)
+        raise InternalError(f"{node}", f"{type(self).__name__} has no case for it")
 
 
 def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     """Return the nested bodies of a statement."""
-    match node:
-        case Store() | Let():  # the most frequent ones come first
-            return ()
-        case Loop():
-            return (node.body,)
-        case If():
-            return (node.body, node.orelse)
-        case Shuffle() | Allocate() | Barrier() | Arrive() | Commit() | Wait():
-            return ()
-        case Collective() | Issue() | Tile() | Launch():
-            return (node.body,)
-        case _:
-            assert_never(node)
+    names = node.encloses
+    return tuple([getattr(node, name) for name in names]) if names else ()
+
+
+def meets(node: Stmt) -> str:
+    """Return whose threads meet at `node`: of a "warp", of a "block", of the "grid"; "" of none."""
+    return node.scope if isinstance(node, Barrier) else node.threads
 
 
 def is_sync(node: Stmt) -> bool:
     """Whether `node` itself is reached by all threads of a warp, a block or the grid together."""
-    match node:
-        case Barrier() | Shuffle() | Arrive() | Tile():
-            return True
-        case Loop() | If() | Store() | Let() | Allocate() | Collective() | Launch():
-            return False
-        case Issue() | Commit() | Wait():
-            return False
-        case _:
-            assert_never(node)
+    return bool(meets(node))
 
 
 def is_unconditional(node: Stmt) -> bool:
     """Whether `node` itself stands under no test: threads meet at it, or count groups."""
-    return is_sync(node) or isinstance(node, (Commit, Wait))
+    return node.counts or is_sync(node)
 
 
 def holds_sync(body: tuple[Stmt, ...]) -> bool:
@@ -456,13 +529,9 @@ def walk(
 
 def written(body: Iterable[Stmt]) -> frozenset[Buffer]:
     """Return the buffers that statements, at any depth, make or store to."""
-    found: set[Buffer] = set()
-    for node, _ in walk(tuple(body)):
-        if isinstance(node, (Store, Allocate)):
-            found.add(node.storage)
-        elif isinstance(node, Arrive):
-            found.add(node.counter)
-    return frozenset(found)
+    nodes = [node for node, _ in walk(tuple(body))]
+    stored = [own.buffer for node in nodes if (own := node.own) is not None]
+    return frozenset([*allocated(nodes), *stored])
 
 
 def before(terms: Iterable[Expr], body: Sequence[Stmt]) -> list[Expr]:
@@ -477,52 +546,39 @@ def before(terms: Iterable[Expr], body: Sequence[Stmt]) -> list[Expr]:
     return [t for t in found if changed.isdisjoint(load.buffer for load in loads(t))]
 
 
+def defined(node: Stmt) -> Local | None:
+    """Return the name that a statement defines for the rest of the body around it."""
+    return getattr(node, node.binds) if node.binds else None
+
+
+def allocated(nodes: Iterable[Stmt]) -> tuple[Buffer, ...]:
+    """Return the buffers that statements make themselves, each once."""
+    return tuple(dict.fromkeys([getattr(node, node.makes) for node in nodes if node.makes]))
+
+
 def expressions(node: Stmt) -> tuple[Expr, ...]:
     """Return the expressions that a statement itself evaluates; a Collective's are in its body."""
-    match node:
-        case If():
-            return (node.condition,)
-        case Store():
-            return (*node.index, node.value)
-        case Let():
-            return (node.value,)
-        case Shuffle():
-            return (node.value, node.offset)
-        case Arrive():
-            return (*node.index, node.count)
-        case Loop() | Allocate() | Barrier() | Collective() | Tile() | Launch():
-            return ()
-        case Issue() | Commit() | Wait():
-            return ()
-        case _:
-            assert_never(node)
+    found: list[Expr] = []
+    for name in node.evaluates:
+        value = getattr(node, name)
+        found += value if isinstance(value, tuple) else (value,)
+    return tuple(found)
+
+
+def loaded(node: Stmt) -> tuple[Load, ...]:
+    """Return the loads that a statement itself performs, each once, in order of appearance."""
+    return tuple(dict.fromkeys([load for value in expressions(node) for load in loads(value)]))
 
 
 def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
     """Return `node` with `rule` applied to each expression that it evaluates, not in its bodies."""
-    match node:
-        case If():
-            made = rule(node.condition)
-            return node if made is node.condition else replace(node, condition=made)
-        case Store():
-            index, coordinate = _all(rule, node.index), _all(rule, node.coordinate)
-            made = rule(node.value)
-            if made is node.value and index is node.index and coordinate is node.coordinate:
-                return node
-            return replace(node, index=index, value=made, coordinate=coordinate)
-        case Let():
-            made = rule(node.value)
-            return node if made is node.value else replace(node, value=made)
-        case Shuffle():
-            return replace(node, value=rule(node.value), offset=rule(node.offset))
-        case Arrive():
-            return replace(node, index=_all(rule, node.index), count=rule(node.count))
-        case Collective():
-            return replace(node, args=_all(rule, node.args))
-        case Loop() | Allocate() | Barrier() | Issue() | Commit() | Wait() | Tile() | Launch():
-            return node
-        case _:
-            assert_never(node)
+    changes: dict[str, object] = {}
+    for name in node.rewrites or node.evaluates:
+        value = getattr(node, name)
+        new = _all(rule, value) if isinstance(value, tuple) else rule(value)
+        if new is not value:
+            changes[name] = new
+    return _changed(node, changes) if changes else node
 
 
 def _all(rule: Callable[[Expr], Expr], items: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -534,17 +590,14 @@ def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:
     """Return `node` with other nested bodies; itself where they are the same."""
     if all(a is b for a, b in zip(bodies(node), inner, strict=True)):
         return node
-    match node:
-        case Loop():
-            return Loop(node.var, node.parallel, node.axis, inner[0], node.origin)
-        case If():
-            return If(node.condition, inner[0], inner[1], node.reason, node.origin)
-        case Collective() | Issue() | Tile() | Launch():
-            return replace(node, body=inner[0])
-        case Store() | Let() | Allocate() | Barrier() | Shuffle() | Arrive() | Commit() | Wait():
-            return node
-        case _:
-            assert_never(node)
+    return _changed(node, dict(zip(node.encloses, inner, strict=True)))
+
+
+def _changed(node: S, changes: Mapping[str, object]) -> S:
+    """Return a statement with other values of some fields, sooner than `dataclasses.replace`."""
+    kind: Any = type(node)
+    made: S = kind(*[changes.get(name, getattr(node, name)) for name in kind.__match_args__])
+    return made
 
 
 def map_body(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import gcd
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 import numpy as np
 
@@ -98,7 +98,7 @@ class LoopAnalysis:
         self.lets: Mapping[Local, Expr] = lets
         extents = setting.extents
         self.normalizer = Normalizer(setting.sizes, lets, lambda index: extents.get(index, 2))
-        self.private = {n.storage for n, _ in self.nodes if isinstance(n, kir.Allocate)}
+        self.private = {*kir.allocated(n for n, _ in self.nodes)}
 
     def expansion(self) -> Expansion | None:
         """Return how to expand the loop, None where it must run in order."""
@@ -119,20 +119,11 @@ class LoopAnalysis:
 
     def _forbids(self, node: kir.Stmt) -> bool:
         match node:
-            case kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Collective():
-                return True
-            case kir.Issue() | kir.Commit() | kir.Wait():
-                return True
             case kir.Allocate():
                 return node.storage.memory is not Memory.LOCAL or node.storage.alias_of is not None
             case kir.Loop():
                 return depends(node.var.extent, self._varies)
-            case kir.If() | kir.Store() | kir.Let():
-                return False
-            case kir.Launch() | kir.Tile():
-                raise kir.one_launch(node)
-            case _:
-                assert_never(node)
+        return not isinstance(node, (kir.If, kir.Store, kir.Let))
 
     def _private_bytes(self) -> int:
         return sum(self.setting.bytes(b) for b in self.private)

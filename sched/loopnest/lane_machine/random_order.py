@@ -12,7 +12,7 @@ gives the same in all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 import numpy as np
 
@@ -123,7 +123,7 @@ class OrderedMachine(Machine):
         """Return the largest scope of the statements in `node` that concern several threads."""
         found = self._levels.get(node)
         if found is None:
-            found = min([_own_level(inner) for inner, _ in kir.walk((node,))])
+            found = min([_LEVELS[kir.meets(inner)] for inner, _ in kir.walk((node,))])
             self._levels[node] = found
         return found
 
@@ -185,22 +185,7 @@ class OrderedMachine(Machine):
             storage.forget(first // max(storage.layout.pitch, 1))
 
 
-def _own_level(node: kir.Stmt) -> int:
-    match node:
-        case kir.Barrier():
-            return {"grid": GRID, "block": BLOCK, "warp": WARP}[node.scope]
-        case kir.Arrive():
-            return BLOCK
-        case kir.Shuffle():
-            return WARP
-        case kir.Loop() | kir.If() | kir.Allocate() | kir.Store() | kir.Let() | kir.Collective():
-            return THREAD
-        case kir.Issue() | kir.Commit() | kir.Wait():
-            return THREAD
-        case kir.Launch() | kir.Tile():
-            raise kir.one_launch(node)
-        case _:
-            assert_never(node)
+_LEVELS = {"grid": GRID, "block": BLOCK, "warp": WARP, "": THREAD}
 
 
 class News(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
@@ -291,22 +291,14 @@ def sliced(program: kir.Program) -> kir.Program:
 
     def rule(node: kir.Stmt) -> kir.Stmt | tuple[kir.Stmt, ...] | None:
         match node:
-            case kir.Loop() | kir.If() | kir.Issue():
-                return node if any(kir.bodies(node)) else None
             case kir.Collective():
                 return node.body
             case kir.Shuffle():
                 return None
-            case kir.Let():
-                return node if node.var in names or _reads(node, watched) else None
-            case kir.Store():
-                return node if node.storage in watched or _reads(node, watched) else None
-            case kir.Allocate() | kir.Barrier() | kir.Arrive() | kir.Commit() | kir.Wait():
-                return node
-            case kir.Launch() | kir.Tile():
-                raise kir.one_launch(node)
-            case _:
-                assert_never(node)
+            case kir.Let() | kir.Store():
+                used = node.var in names if isinstance(node, kir.Let) else node.storage in watched
+                return node if used or _reads(node, watched) else None
+        return node if any(kir.bodies(node)) or not node.encloses else None
 
     def short(node: kir.Stmt) -> kir.Stmt:
         if isinstance(node, kir.Store) and not any(b in watched for b in _loaded([node.value])):
@@ -332,9 +324,8 @@ def _without_idle(body: tuple[kir.Stmt, ...]) -> tuple[kir.Stmt, ...]:
 
 def _watched(program: kir.Program) -> frozenset[Buffer]:
     """Return the buffers that threads share and some thread stores to, with their spaces."""
-    stored = {n.storage for n, _ in kir.walk(program.body) if isinstance(n, kir.Store)}
-    made = {n.storage for n, _ in kir.walk(program.body) if isinstance(n, kir.Allocate)}
-    common = {b for b in stored | made if b.memory is not Memory.LOCAL}
+    stored = {n.storage for n in program.nodes if isinstance(n, kir.Store)}
+    common = {b for b in (*stored, *kir.allocated(program.nodes)) if b.memory is not Memory.LOCAL}
     spaces = {b.alias_of or b.name for b in stored}
     return frozenset(b for b in common if b in stored or (b.alias_of or b.name) in spaces)
 
@@ -353,15 +344,6 @@ def _names(program: kir.Program, watched: Collection[Buffer]) -> set[Local]:
                 queue += node.index
             case kir.Let():
                 made[node.var] = node.value
-            case kir.Launch() | kir.Tile():
-                raise kir.one_launch(node)
-            case (
-                kir.Allocate() | kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Collective()
-                | kir.Issue() | kir.Commit() | kir.Wait()
-            ):  # fmt: skip
-                pass
-            case _:
-                assert_never(node)
         for part in kir.expressions(node):
             queue += [part] if any(b in watched for b in _loaded([part])) else []
     found: set[Local] = set()
@@ -374,7 +356,7 @@ def _names(program: kir.Program, watched: Collection[Buffer]) -> set[Local]:
 
 
 def _reads(node: kir.Stmt, watched: Collection[Buffer]) -> bool:
-    return any(b in watched for b in _loaded(kir.expressions(node)))
+    return any(load.buffer in watched for load in kir.loaded(node))
 
 
 def _loaded(values: Sequence[Expr]) -> Iterator[Buffer]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias, assert_never
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -358,24 +358,10 @@ class Enumeration:
         return found
 
     def _ticks(self, node: kir.Stmt) -> int:
-        match node:
-            case kir.Loop():
-                inner = self._duration(node.body)
-                return inner if node.parallel.is_thread else inner * self.extent(node)
-            case kir.If():
-                return 1 + self._duration(node.body) + self._duration(node.orelse)
-            case kir.Collective():
-                return 1 + self._duration(node.body)
-            case kir.Store() | kir.Let() | kir.Allocate():
-                return 1
-            case kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Commit() | kir.Wait():
-                return 1
-            case kir.Issue():
-                return self._duration(node.body)
-            case kir.Launch() | kir.Tile():
-                raise kir.one_launch(node)
-            case _:
-                assert_never(node)
+        inner = sum([self._duration(body) for body in kir.bodies(node)])
+        if isinstance(node, kir.Loop):
+            return inner if node.parallel.is_thread else inner * self.extent(node)
+        return inner + (not isinstance(node, kir.Issue))
 
     def extent(self, loop: kir.Loop) -> int:
         """Return the number of iterations of a loop."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
@@ -140,14 +140,8 @@ class Model:
         self.commits = [s for s in self.sites if isinstance(s.node, kir.Commit)]
         self.waits = [s for s in self.sites if isinstance(s.node, kir.Wait)]
         self.arrivals = {s.node.var: s for s in self.sites if isinstance(s.node, kir.Arrive)}
-        self.names = {
-            s.node.var: s
-            for s in self.sites
-            if isinstance(s.node, (kir.Let, kir.Shuffle, kir.Arrive))
-        }
-        self.counters = {
-            s.node.counter for s in self.arrivals.values() if isinstance(s.node, kir.Arrive)
-        }
+        self.names = {n: s for s in self.sites if (n := kir.defined(s.node)) is not None}
+        self.counters = {s.node.own.buffer for s in self.arrivals.values() if s.node.own}
         self.params = {p.buffer for p in program.params if p.buffer is not None}
         self._accesses = {s: tuple(_accesses(s)) for s in self.sites}
         self.accesses = [a for found in self._accesses.values() for a in found]
@@ -192,17 +186,11 @@ class Model:
                 node, scope.loops, scope.guards, now, dict(made), dict(names), scope.within,
                 scope.issue,
             )  # fmt: skip
-            match node:
-                case kir.Allocate():
-                    made[node.storage] = site
-                case kir.Let() | kir.Shuffle() | kir.Arrive():
-                    names[node.var] = site
-                case kir.Store() | kir.Barrier() | kir.Commit() | kir.Wait():
-                    pass
-                case kir.Launch() | kir.Tile():
-                    raise kir.one_launch(node)
-                case _:
-                    assert_never(node)
+            if node.encloses:
+                raise kir.one_launch(node)
+            made.update(dict.fromkeys(kir.allocated((node,)), site))
+            if (name := kir.defined(node)) is not None:
+                names[name] = site
             yield site
 
     def _nested(
@@ -341,16 +329,14 @@ def _accesses(site: Site) -> Iterator[Access]:
     for part in kir.expressions(node):
         _loads(part, (), found)
     atomic = isinstance(node, kir.Store) and node.atomic
-    own = node.own if isinstance(node, kir.Store) and node.atomic else None
+    own = node.own if atomic else None
     for load, guards in found:
         assert isinstance(load, Load)
         yield Access(
             site, site, load.buffer, load.args, load.flat, False, guards, load is own
         )  # fmt: skip
-    if isinstance(node, kir.Store):
-        yield Access(site, site, node.storage, node.index, node.flat, True, (), atomic)
-    if isinstance(node, kir.Arrive):
-        yield Access(site, site, node.counter, node.index, False, True)
+    if (written := node.own) is not None:
+        yield Access(site, site, written.buffer, written.args, written.flat, True, (), atomic)
 
 
 def _loads(node: Expr, guards: Guards, found: dict[tuple[Expr, Guards], None]) -> None:

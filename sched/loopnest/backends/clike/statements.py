@@ -18,7 +18,6 @@ from loopnest.kir import (
     Commit,
     If,
     Issue,
-    Launch,
     Let,
     Loop,
     Param,
@@ -26,13 +25,12 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
-    Tile,
     Wait,
-    one_launch,
 )
 from loopnest.kir.atomic_updates import operation_of
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import LoopBounds, loop_bounds
+from loopnest.kir.nodes import StatementVisitor
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Local
@@ -62,7 +60,7 @@ class Variable(NamedTuple):
     name: str
 
 
-class StatementPrinter(ABC):
+class StatementPrinter(StatementVisitor, ABC):
     """Print the statements of one program; a subclass adds the function around them.
 
     Args:
@@ -195,73 +193,25 @@ class StatementPrinter(ABC):
                 self.store(after, self.type_of(node.storage) + " ")
                 fused = after
             else:
-                self.statement(node)
+                self.visit(node)
 
-    def statement(self, node: Stmt) -> None:
-        """Print one statement."""
-        match node:
-            case Store():
-                self.store(node)
-            case Loop():
-                self.loop(node)
-            case If():
-                self.block(f"if ({self.format.format(node.condition)}) {{", node.body, "")
-                if node.orelse:
-                    self.block("} else {", node.orelse)
-                else:
-                    self.emit("}")
-            case Allocate():
-                self.allocate(node.storage)
-            case Let():
-                self.let(node)
-            case Collective():
-                self.collective(node)
-            case Barrier() | Shuffle() | Arrive():
-                self._meet(node)
-            case Issue() | Commit() | Wait():
-                self.copies(node)
-            case Tile():
-                self.tile(node)
-            case Launch():
-                raise one_launch(node)
-            case _:
-                assert_never(node)
+    def if_(self, node: If) -> None:
+        """Print a test with its branches."""
+        self.block(f"if ({self.format.format(node.condition)}) {{", node.body, "")
+        if node.orelse:
+            self.block("} else {", node.orelse)
+        else:
+            self.emit("}")
 
-    def _meet(self, node: Barrier | Shuffle | Arrive) -> None:
-        """Print what several threads do together."""
-        match node:
-            case Barrier():
-                self.barrier(node)
-            case Shuffle():
-                self.shuffle(node)
-            case Arrive():
-                self.arrive(node)
-            case _:
-                assert_never(node)
+    def other(self, node: Stmt, *_: object) -> None:
+        if isinstance(node, (Shuffle, Arrive, Issue, Commit, Wait)):
+            reason = f"values that cross threads on target '{self.target}'"
+            raise NotSupported(self.program.name, reason)
+        super().other(node)
 
     def collective(self, node: Collective) -> None:
         """Print the body of a collective in place: what it names stays visible."""
         self.statements(node.body)
-
-    def copies(self, node: Issue | Commit | Wait) -> None:
-        """Print what begins copies, closes a group of them, or waits for some."""
-        raise self._unsupported()
-
-    def tile(self, node: Tile) -> None:
-        """Print the instruction that a tile executes."""
-        raise one_launch(node)
-
-    def shuffle(self, node: Shuffle) -> None:
-        """Print what a thread gets of another thread of its warp."""
-        raise self._unsupported()
-
-    def arrive(self, node: Arrive) -> None:
-        """Print how a block counts itself and learns whether it is the last one."""
-        raise self._unsupported()
-
-    def _unsupported(self) -> NotSupported:
-        reason = f"values that cross threads on target '{self.target}'"
-        return NotSupported(self.program.name, reason)
 
     def store(self, node: Store, declare: str = "") -> None:
         """Print an assignment, with the tensor that it computes."""
@@ -304,9 +254,9 @@ class StatementPrinter(ABC):
         """Return the call of an atomic operation; empty where the machine has none."""
         return ""
 
+    @abstractmethod
     def swap(self, place: str, old: str, new: str) -> str:
         """Return the call that stores `new` where `old` is found, else says what is found."""
-        raise self._unsupported()
 
     def stored_place(self, node: Store) -> str:
         """Return what is assigned to."""
@@ -441,7 +391,7 @@ class StatementPrinter(ABC):
         """Print a loop that a CPU may spread over its cores."""
 
     @abstractmethod
-    def allocate(self, buffer: Buffer) -> None:
+    def allocate(self, node: Allocate) -> None:
         """Print the declaration of a buffer."""
 
     @abstractmethod

@@ -40,7 +40,18 @@ from loopnest.backends.cpu.streaming_stores import streamed_outputs
 from loopnest.backends.cpu.vector_printer import VectorPrinter
 from loopnest.base.errors import InternalError
 from loopnest.base.recursion import deep
-from loopnest.kir import Arrive, Barrier, If, Loop, Program, Stmt, Store, expressions, walk
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    If,
+    Loop,
+    Program,
+    Stmt,
+    Store,
+    expressions,
+    walk,
+)
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import LoopBounds
 from loopnest.kir.tiles import without_tiles
@@ -458,7 +469,8 @@ class _CPrinter(VectorPrinter):
 
     # Memory
 
-    def allocate(self, buffer: Buffer) -> None:
+    def allocate(self, node: Allocate) -> None:
+        buffer = node.storage
         name = self.buffer_name(buffer)
         if buffer in self.memory.off_stack:
             self.emit(f"// {comment(f'{buffer.name}: {buffer.size}')} elements of scratch memory")
@@ -482,6 +494,7 @@ class _CPrinter(VectorPrinter):
         return buffer not in self.changed
 
     def arrive(self, node: Arrive) -> None:
+        """Print how a block counts itself and learns whether it is the last one."""
         place = self.format.element(node.counter, node.index, flat=False)
         self.define(node.var, f"ln_arrive(&{place}, {self.format.format(node.count)})")
 

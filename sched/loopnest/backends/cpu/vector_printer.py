@@ -154,11 +154,11 @@ class VectorPrinter(StatementPrinter):
         self.pad = outer
         self.emit("}")
 
-    def statement(self, node: Stmt) -> None:
-        if isinstance(node, If) and self.vectors and self.vectors.varies(node.condition):
+    def if_(self, node: If) -> None:
+        if self.vectors and self.vectors.varies(node.condition):
             self._masked(node, self.vectors)
         else:
-            super().statement(node)
+            super().if_(node)
 
     def _masked(self, node: If, vectors: LaneVectors) -> None:
         """Print what some lanes do, and then what the others do."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, assert_never
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -252,6 +253,10 @@ def _evaluated(node: Expr, values: Mapping[Symbol, Any]) -> Any:
     raise Undecidable(f"an extent depends on data: {node}")
 
 
+_NAMES = ("axis", "tensor", "role", "reason")
+"""Fields by which people tell statements apart that do the same."""
+
+
 class Outline(TextFormat):
     """A text of a collective in which names are numbers, in order of appearance.
 
@@ -274,37 +279,26 @@ class Outline(TextFormat):
     def _body(self, body: tuple[kir.Stmt, ...], depth: int) -> Iterator[str]:
         for node in body:
             parts = [type(node).__name__, *map(self.format, kir.expressions(node))]
-            match node:
-                case kir.Loop():
-                    parts += [self.format(node.var.extent), self._number(node.var)]
-                    parts.append(node.parallel.value)
-                case kir.Store():
-                    parts += [self._buffer(node.storage), str(node.flat)]
-                case kir.Allocate():
-                    parts += [self._buffer(node.storage), node.storage.memory.value]
-                    storage = node.storage
-                    layout = (*storage.shape, *storage.strides, storage.size)
-                    parts += map(self.format, layout)
-                case kir.Let():
-                    parts += [self._number(node.var), node.var.dtype.name]
-                case kir.Shuffle():
-                    parts += [self._number(node.var), node.var.dtype.name, node.mode]
-                case kir.Barrier():
-                    parts.append(node.scope)
-                case kir.Issue() | kir.Wait():
-                    parts.append(
-                        f"{node.instruction if isinstance(node, kir.Issue) else node.pending}"
-                    )
-                case kir.If() | kir.Arrive() | kir.Collective() | kir.Commit():
-                    pass  # told by their expressions and bodies alone
-                case kir.Launch() | kir.Tile():
-                    raise kir.one_launch(node)
-                case _:
-                    assert_never(node)
+            for field in fields(node):
+                if field.name not in _NAMES and field.name not in node.evaluates:
+                    parts += self._field(getattr(node, field.name))
             yield f"{depth} {' ; '.join(parts)}"
             for inner in kir.bodies(node):
                 yield f"{depth} body"
                 yield from self._body(inner, depth + 1)
+
+    def _field(self, value: object) -> Iterator[str]:
+        """Yield what a field tells besides the expressions and bodies of its statement."""
+        match value:
+            case Index():
+                yield from (self.format(value.extent), self._number(value))
+            case Local():
+                yield from (self._number(value), value.dtype.name)
+            case Buffer():
+                yield from (self._buffer(value), value.memory.value)
+                yield from map(self.format, (*value.shape, *value.strides, value.size))
+            case str() | int() | ParallelType():
+                yield str(value)
 
     def _number(self, thing: object) -> str:
         return f"n{self._numbers.setdefault(thing, len(self._numbers))}"

@@ -96,7 +96,7 @@ class EnumeratedRaces:
         """Yield the barriers that some threads of their scope reach and others do not."""
         lanes = np.arange(self.space.threads * math.prod(self.space.grid))
         for site in self.model.syncs:
-            scope = scope_of(site)
+            scope = kir.meets(site.node)
             points = self.space.points[site]
             # A run of a barrier is one team at one time; as many threads must be in it as the team
             # has.
@@ -162,7 +162,7 @@ class EnumeratedRaces:
     # Epochs
 
     def _scope(self, site: Site) -> str:
-        return "warp" if site.node in self.narrow else scope_of(site)
+        return "warp" if site.node in self.narrow else kir.meets(site.node)
 
     def _sync_times(self, scopes: Sequence[str], team: str) -> Array:
         """Return the sorted keys (team, time) of the barriers of these scopes."""
@@ -435,13 +435,6 @@ class EnumeratedRaces:
                 break
             result = result * max(self.space.extent(outer), 1) + mark.points.values[outer.var]
         return result
-
-
-def scope_of(site: Site) -> str:
-    """Return the scope of a barrier, a shuffle or an arrival."""
-    if isinstance(site.node, kir.Barrier):
-        return site.node.scope
-    return "warp" if isinstance(site.node, kir.Shuffle) else "block"
 
 
 def _noun(site: Site) -> str:

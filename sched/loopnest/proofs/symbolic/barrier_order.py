@@ -36,7 +36,9 @@ class Order:
 
     def has(self, scope: str) -> bool:
         """Whether there are barriers of a scope (arrivals are barriers of the block)."""
-        return any(scope_of(s) == scope and not isinstance(s.node, kir.Shuffle) for s in self.syncs)
+        return any(
+            kir.meets(s.node) == scope and not isinstance(s.node, kir.Shuffle) for s in self.syncs
+        )
 
     # Divergence
 
@@ -61,7 +63,7 @@ class Order:
     def _members(self, site: Site) -> list[str]:
         """Return the variables that differ among the threads of a barrier's scope."""
         at = self.setting.sites[site]
-        match scope_of(site):
+        match kir.meets(site.node):
             case "grid":
                 return [*self.setting.grid(at), *self.setting.block(at)]
             case _:
@@ -87,7 +89,7 @@ class Order:
         domain = self.setting.domain(at)
         # Reached by all of the block or by none is more than a warp needs, holds mostly, and has no
         # division in it; only where it fails is each warp asked by itself.
-        if site in self.setting.model.syncs and scope_of(site) == "warp":
+        if site in self.setting.model.syncs and kir.meets(site.node) == "warp":
             try:
                 self._all(at, conditions, domain)
                 return
@@ -162,7 +164,7 @@ class Order:
         start = ", ".join(["-1"] + ["0"] * (width - 1))
         whole = setting.over(at, f"T[{start}]", untied=True)
         for other in self.syncs:
-            if scope_of(other) not in scopes or isinstance(other.node, kir.Shuffle):
+            if kir.meets(other.node) not in scopes or isinstance(other.node, kir.Shuffle):
                 continue
             barrier = setting.sites[other]
             parts = earlier(barrier, "b_", at, "a_", ())
@@ -190,7 +192,7 @@ class Order:
         around = [v for loop in loops for v in setting.spaces.names[loop.var]]
         for other in self.syncs:
             barrier = setting.sites[other]
-            counts = scope_of(other) in scopes and not isinstance(other.node, kir.Shuffle)
+            counts = kir.meets(other.node) in scopes and not isinstance(other.node, kir.Shuffle)
             if not counts or other.serial[: len(loops)] != loops:
                 continue
             one, two = ((at, "a_"), (barrier, "b_")) if after else ((barrier, "b_"), (at, "a_"))
@@ -219,14 +221,6 @@ def stretches(model: Model) -> dict[Site, int]:
         result[site] = passed
         passed += site in syncs
     return result
-
-
-def scope_of(site: Site) -> str:
-    """Return the scope of a barrier, a shuffle or an arrival."""
-    node = site.node
-    if isinstance(node, kir.Barrier):
-        return node.scope
-    return "warp" if isinstance(node, kir.Shuffle) else "block"
 
 
 def _marked(text: str, mark: str, names: Sequence[str]) -> str:

@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import assert_never
 from weakref import WeakKeyDictionary
 
 from loopnest.backends.clike.sink_allocations import settle_allocations
@@ -59,6 +58,7 @@ from loopnest.kir import (
     expressions,
     holds_sync,
     map_expressions,
+    meets,
     one_launch,
     with_bodies,
 )
@@ -222,12 +222,9 @@ class _Flat:
                 made = map_expressions(node, self._value)
                 assert isinstance(made, (Let, Shuffle, Arrive))
                 return (replace(made, var=self._spelled(node.var)),)
-            case Store() | Allocate():
-                return (map_expressions(node, self._value),)
             case Launch() | Tile():
                 raise one_launch(node)
-            case _:
-                assert_never(node)
+        return (map_expressions(node, self._value),)
 
     def _spelled(self, var: Local) -> Local:
         found = self.spelled.get(var)
@@ -274,31 +271,12 @@ class _Flat:
         whole = dict(self.program.launch).get(node.parallel, ONE)
         if self.algebra.equal(extent, self.algebra.simplify(whole)):
             return body
-        scopes = {_scope(n) for n, _ in walk_statements(body)} - {""}
+        scopes = {meets(n) for n, _ in walk_statements(body)} - {""}
         if scopes and (node.parallel.is_block or "grid" in scopes):
             reason = f"it holds a barrier and has extent {extent}, while the launch has {whole}"
             raise InternalError(f"loop {node.index} ({node.parallel.value})", reason)
         # A loop over fewer threads than the launch has is run by the first ones.
         return (If(Op("lt", (number, extent), dtypes.bool_), body, (), "", node.origin),)
-
-
-def _scope(node: Stmt) -> str:
-    """Return which threads meet at `node`: of a "warp", a "block" or the "grid"; "" for none."""
-    match node:
-        case Barrier():
-            return node.scope
-        case Shuffle():
-            return "warp"
-        case Arrive():
-            return "block"
-        case Loop() | If() | Allocate() | Store() | Let() | Collective():
-            return ""
-        case Issue() | Commit() | Wait():
-            return ""
-        case Launch() | Tile():
-            raise one_launch(node)
-        case _:
-            assert_never(node)
 
 
 class _Passes:
@@ -317,16 +295,16 @@ class _Passes:
     def grid(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Return the loops over all threads of a launch."""
         # Without a barrier of the grid blocks are independent: one loop over them holds everything.
-        if not any(_scope(n) == "grid" for n, _ in walk_statements(body)):
+        if not any(meets(n) == "grid" for n, _ in walk_statements(body)):
             return self._blocks(body)
         all_of_them = Threads(
-            self.blocks, self.threads, lambda node: _scope(node) == "grid", self._blocks
+            self.blocks, self.threads, lambda node: meets(node) == "grid", self._blocks
         )
         return spread(body, all_of_them, self.maker)
 
     def _blocks(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         if self.threads:
-            threads = Threads((), self.threads, lambda node: _scope(node) != "", self._rows)
+            threads = Threads((), self.threads, lambda node: meets(node) != "", self._rows)
             body = spread(body, threads, self.maker)
         return self._around(body, self.blocks, ParallelType.cpu_parallel)
 

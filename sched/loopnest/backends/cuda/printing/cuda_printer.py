@@ -10,7 +10,6 @@ import math
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import assert_never
 
 from loopnest.backends.clike.dialect import SUM
 from loopnest.backends.clike.identifiers import symbol
@@ -433,7 +432,8 @@ class _CudaPrinter(StatementPrinter):
         swizzle = ", swizzled" if buffer.swizzles else ""
         return f"  // {comment(f'{buffer.tensor}: [{extents}]{stages}{swizzle}')}"
 
-    def allocate(self, buffer: Buffer) -> None:
+    def allocate(self, node: Allocate) -> None:
+        buffer = node.storage
         if buffer.memory is Memory.SHARED:
             return
         count = static_size(buffer)
@@ -471,6 +471,7 @@ class _CudaPrinter(StatementPrinter):
         self.emit(f"const unsigned int {self.mask} = {value};")
 
     def tile(self, node: Tile) -> None:
+        """Print the instruction that a tile executes."""
         """Print the call of the function that executes an instruction on registers."""
         row = instructions[node.instruction]
         if not row.ptx:
@@ -506,20 +507,18 @@ class _CudaPrinter(StatementPrinter):
 
     # Copies in flight
 
-    def copies(self, node: Issue | Commit | Wait) -> None:
-        match node:
-            case Issue():
-                self._issue(node)
-            case Commit():
-                self.format.called[COMMIT] = None
-                self.emit(f"{COMMIT}();")
-            case Wait():
-                self.format.called[WAIT] = None
-                self.emit(f"{WAIT}<{node.pending}>();")
-            case _:
-                assert_never(node)
+    def commit(self, _: Commit) -> None:
+        """Print what closes a group of copies."""
+        self.format.called[COMMIT] = None
+        self.emit(f"{COMMIT}();")
 
-    def _issue(self, node: Issue) -> None:
+    def wait(self, node: Wait) -> None:
+        """Print what waits for groups of copies."""
+        self.format.called[WAIT] = None
+        self.emit(f"{WAIT}<{node.pending}>();")
+
+    def issue(self, node: Issue) -> None:
+        """Print what begins copies."""
         self.issued = instructions.get(node.instruction)
         if self.issued is None or not self.issued.ptx:
             raise no_instruction(self.program.name, node.instruction)
@@ -527,15 +526,14 @@ class _CudaPrinter(StatementPrinter):
         self.statements(node.body)
         self.issued = None
 
-    def statement(self, node: Stmt) -> None:
-        copy = zero_filled(node) if self.issued is not None and isinstance(node, If) else None
+    def if_(self, node: If) -> None:
+        copy = zero_filled(node) if self.issued is not None else None
         if copy is None:
-            super().statement(node)
+            super().if_(node)
             return
-        assert isinstance(node, If)
         outer, test = self.taken, self.format.format(node.condition)
         self.taken = f"({outer}) && ({test})" if outer else test
-        super().statement(copy)
+        self.visit(copy)
         self.taken = outer
 
     def _issued_vector(self, node: Loop, row: Instruction) -> bool:
@@ -564,6 +562,7 @@ class _CudaPrinter(StatementPrinter):
         self.emit(f"{call};  // {comment(node.tensor)}")
 
     def shuffle(self, node: Shuffle) -> None:
+        """Print what a thread gets of another thread of its warp."""
         dtype = node.var.dtype
         passed = cast(node.value, dtypes.int32 if dtype.is_bool else dtype)
         value, offset = self.format.format(passed), self.format.format(node.offset)
@@ -571,6 +570,7 @@ class _CudaPrinter(StatementPrinter):
         self.define(node.var, f"{call} != 0" if dtype.is_bool else call)
 
     def arrive(self, node: Arrive) -> None:
+        """Print how a block counts itself and learns whether it is the last one."""
         self.format.called["ln_arrive"] = None
         counter = self.names.of("buffer", node.counter.name)
         offset = self.format.offset(node.counter, node.index)
