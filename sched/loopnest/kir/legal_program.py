@@ -152,24 +152,24 @@ class _VisibleNames(StatementVisitor):
         )
         yield from inner.body(statements)
 
-    def other(self, node: Stmt, *_: object) -> Iterator[str]:
+    def visit_other(self, node: Stmt, *_: object) -> Iterator[str]:
         for value in expressions(node):
             yield from self._value(value, f"a {type(node).__name__.lower()}")
         yield from self._inner([inner for body in bodies(node) for inner in body])
 
-    def allocate(self, node: Allocate) -> Iterator[str]:
+    def visit_allocate(self, node: Allocate) -> Iterator[str]:
         if node.storage in self.buffers:
             yield f"{node.buffer} is made twice"
         self.buffers |= {node.storage}
 
-    def barrier(self, node: Barrier) -> Iterator[str]:
+    def visit_barrier(self, node: Barrier) -> Iterator[str]:
         if node.scope not in _SCOPES:
             yield f"a barrier of the scope '{node.scope}'"
 
-    def launch(self, _: Launch) -> Iterator[str]:
+    def visit_launch(self, _: Launch) -> Iterator[str]:
         yield "a launch stands inside of other statements"
 
-    def store(self, node: Store) -> Iterator[str]:
+    def visit_store(self, node: Store) -> Iterator[str]:
         yield from self._access(node.storage, node.index, node.flat)
         yield from self._value(node.value, f"a store to {node.buffer}")
         self.stored.add(node.storage)
@@ -178,7 +178,7 @@ class _VisibleNames(StatementVisitor):
         if node.atomic and node.storage.memory is Memory.LOCAL:
             yield f"an atomic store to {node.buffer}, which one thread has"
 
-    def issue(self, node: Issue) -> Iterator[str]:
+    def visit_issue(self, node: Issue) -> Iterator[str]:
         """Yield what may not stand in a copy that is in flight; what it stores is not there yet."""
         inner = replace(self, issuing=True)
         yield from inner._inner(node.body)
@@ -192,7 +192,7 @@ class _VisibleNames(StatementVisitor):
             elif isinstance(part, Loop) and loads(part.var.extent):
                 yield f"issue {node.instruction} holds a loop whose extent loads"
 
-    def commit(self, node: Commit | Wait) -> Iterator[str]:
+    def visit_commit(self, node: Commit | Wait) -> Iterator[str]:
         name = "commit" if isinstance(node, Commit) else f"wait {node.pending}"
         if self.tested:
             yield f"{name} stands under a test"
@@ -201,9 +201,9 @@ class _VisibleNames(StatementVisitor):
         if isinstance(node, Wait) and node.pending < 0:
             yield f"{name} waits for groups that are not closed yet"
 
-    wait = commit
+    visit_wait = visit_commit
 
-    def if_(self, node: If) -> Iterator[str]:
+    def visit_if(self, node: If) -> Iterator[str]:
         yield from self._value(node.condition, "a condition")
         if node.condition.dtype is not dtypes.bool_:
             yield f"the condition {node.condition} has the type {node.condition.dtype}"
@@ -224,21 +224,21 @@ class _VisibleNames(StatementVisitor):
             elif isinstance(node, Local) and node in self.undefined:
                 yield self.undefined[node]
 
-    def let(self, node: Let) -> Iterator[str]:
+    def visit_let(self, node: Let) -> Iterator[str]:
         yield from self._define(node.var, node.value)
 
-    def shuffle(self, node: Shuffle) -> Iterator[str]:
+    def visit_shuffle(self, node: Shuffle) -> Iterator[str]:
         if node.mode not in _MODES:
             yield f"a shuffle by '{node.mode}'"
         yield from self._value(node.offset, f"the offset of {node.var.name}")
         yield from self._define(node.var, node.value)
 
-    def arrive(self, node: Arrive) -> Iterator[str]:
+    def visit_arrive(self, node: Arrive) -> Iterator[str]:
         yield from self._access(node.counter, node.index, False)
         yield from self._value(node.count, f"the count of {node.var.name}")
         self.locals.add(node.var)
 
-    def collective(self, node: Collective) -> Iterator[str]:
+    def visit_collective(self, node: Collective) -> Iterator[str]:
         size = len(node.identity)
         wanted = [len(node.args), 2 * size] if node.scan else [len(node.args)]
         if node.scan not in _SCANS or (node.scan and len(node.args) != size):
@@ -255,7 +255,7 @@ class _VisibleNames(StatementVisitor):
             if var not in self.locals:
                 yield f"{node.name} does not define {var.name}"
 
-    def loop(self, node: Loop) -> Iterator[str]:
+    def visit_loop(self, node: Loop) -> Iterator[str]:
         name = node.var.name
         if node.var in self.indices:
             yield f"the loop over {name} stands inside of a loop over {name}"

@@ -59,9 +59,9 @@ class _Nest(StatementVisitor):
             self.places.setdefault(node, len(self.lines) + 1)
             self.visit(node, pad)
 
-    def other(self, node: Stmt, pad: str) -> None:
+    def visit_other(self, node: Stmt, pad: str) -> None:
         if not node.form:
-            super().other(node)
+            super().visit_other(node)
         self._line(node.form.format(node=node), node, pad)
 
     def _line(self, text: str, node: Stmt, pad: str) -> None:
@@ -70,24 +70,24 @@ class _Nest(StatementVisitor):
         for body in bodies(node):
             self._nested(body, pad)
 
-    def store(self, node: Store, pad: str) -> None:
+    def visit_store(self, node: Store, pad: str) -> None:
         self.lines.append(f"{pad}{'atomic ' if node.atomic else ''}{node.own} = {node.value}")
 
-    def if_(self, node: If, pad: str) -> None:
+    def visit_if(self, node: If, pad: str) -> None:
         self.lines.append(f"{pad}if {node.condition}:")
         self._nested(node.body, pad)
         if node.orelse:
             self.lines.append(f"{pad}else:")
             self._nested(node.orelse, pad)
 
-    def allocate(self, node: Allocate, pad: str) -> None:
+    def visit_allocate(self, node: Allocate, pad: str) -> None:
         self.lines.append(pad + _allocation(node.storage))
 
-    def barrier(self, node: Barrier, pad: str) -> None:
+    def visit_barrier(self, node: Barrier, pad: str) -> None:
         why = f"  # {node.reason}" if node.reason else ""
         self.lines.append(f"{pad}barrier {node.scope}{why}")
 
-    def collective(self, node: Collective, pad: str) -> None:
+    def visit_collective(self, node: Collective, pad: str) -> None:
         dims = ", ".join([d.value for d in node.dims])
         names = "; ".join([_list(v) for v in node.by_value(node.results)])
         given = "; ".join([_list(v) for v in node.by_value(node.args)])
@@ -95,11 +95,11 @@ class _Nest(StatementVisitor):
         name = f"{how} {node.name}".lstrip()
         self._line(f"{names} = {name}({given}) over {dims}", node, pad)
 
-    def tile(self, node: Tile, pad: str) -> None:
+    def visit_tile(self, node: Tile, pad: str) -> None:
         held = ", ".join([f"{role}={buffer.name}" for role, buffer in node.operands])
         self._line(f"tile {node.instruction}({held})", node, pad)
 
-    def loop(self, node: Loop, pad: str) -> None:
+    def visit_loop(self, node: Loop, pad: str) -> None:
         how = "" if node.parallel is ParallelType.serial else node.parallel.value
         mark = ", ".join([part for part in (node.axis_name, how) if part])
         bounds = loop_bounds(node, self.algebra)

@@ -462,20 +462,20 @@ def one_launch(node: Stmt) -> InternalError:
 
 
 class StatementVisitor:
-    """Hands each statement to the method that is called as its class: `store`, `loop`, `if_`.
+    """Hands each statement to the method of its class: `visit_store`, `visit_loop`, `visit_if`.
 
-    A reader has methods for those that it cares about, and says in `other` what becomes of all
-    others, by what they declare; else they are an error by name.
+    A reader has methods for those that it cares about, and says in `visit_other` what becomes of
+    all others, by what they declare; else they are an error by name.
 
     Source: `ast.NodeVisitor` of Python.
     """
 
     def visit(self, node: Stmt, *given: Any) -> Any:
         """Return what the method of a statement's class returns."""
-        name = type(node).__name__.lower()
-        return getattr(self, "if_" if name == "if" else name, self.other)(node, *given)
+        method = getattr(self, f"visit_{type(node).__name__.lower()}", self.visit_other)
+        return method(node, *given)
 
-    def other(self, node: Stmt, *_: Any) -> Any:
+    def visit_other(self, node: Stmt, *_: Any) -> Any:
         """Read a statement that has no method."""
         if isinstance(node, (Launch, Tile)):
             raise one_launch(node)

@@ -141,7 +141,9 @@ class Model:
         self.waits = [s for s in self.sites if isinstance(s.node, kir.Wait)]
         self.arrivals = {s.node.var: s for s in self.sites if isinstance(s.node, kir.Arrive)}
         self.names = {n: s for s in self.sites if (n := kir.defined(s.node)) is not None}
-        self.counters = {s.node.own.buffer for s in self.arrivals.values() if s.node.own}
+        self.counters = {
+            s.node.own.buffer for s in self.arrivals.values() if s.node.own is not None
+        }
         self.params = {p.buffer for p in program.params if p.buffer is not None}
         self._accesses = {s: tuple(_accesses(s)) for s in self.sites}
         self.accesses = [a for found in self._accesses.values() for a in found]

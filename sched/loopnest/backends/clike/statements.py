@@ -190,12 +190,12 @@ class StatementPrinter(StatementVisitor, ABC):
                 and self.is_scalar(node.storage)
             ):
                 self.enter_scalar(node.storage)
-                self.store(after, self.type_of(node.storage) + " ")
+                self.visit_store(after, self.type_of(node.storage) + " ")
                 fused = after
             else:
                 self.visit(node)
 
-    def if_(self, node: If) -> None:
+    def visit_if(self, node: If) -> None:
         """Print a test with its branches."""
         self.block(f"if ({self.format.format(node.condition)}) {{", node.body, "")
         if node.orelse:
@@ -203,17 +203,17 @@ class StatementPrinter(StatementVisitor, ABC):
         else:
             self.emit("}")
 
-    def other(self, node: Stmt, *_: object) -> None:
+    def visit_other(self, node: Stmt, *_: object) -> None:
         if isinstance(node, (Shuffle, Arrive, Issue, Commit, Wait)):
             reason = f"values that cross threads on target '{self.target}'"
             raise NotSupported(self.program.name, reason)
-        super().other(node)
+        super().visit_other(node)
 
-    def collective(self, node: Collective) -> None:
+    def visit_collective(self, node: Collective) -> None:
         """Print the body of a collective in place: what it names stays visible."""
         self.statements(node.body)
 
-    def store(self, node: Store, declare: str = "") -> None:
+    def visit_store(self, node: Store, declare: str = "") -> None:
         """Print an assignment, with the tensor that it computes."""
         if node.atomic and self.is_contended(node):
             self.atomic_store(node)
@@ -270,7 +270,7 @@ class StatementPrinter(StatementVisitor, ABC):
         """Return the type of an element of a buffer, or of a name."""
         return self.dialect.types[variable.dtype.name]
 
-    def let(self, node: Let) -> None:
+    def visit_let(self, node: Let) -> None:
         """Print a named value."""
         self.format.learn(node.var, node.value)
         self.define(node.var, self.format.converted(node.value, node.var.dtype))
@@ -282,7 +282,7 @@ class StatementPrinter(StatementVisitor, ABC):
 
     # Loops
 
-    def loop(self, node: Loop) -> None:
+    def visit_loop(self, node: Loop) -> None:
         """Print a loop as its parallel type asks."""
         match node.parallel:
             case ParallelType.serial | ParallelType.unswitch:
@@ -391,11 +391,11 @@ class StatementPrinter(StatementVisitor, ABC):
         """Print a loop that a CPU may spread over its cores."""
 
     @abstractmethod
-    def allocate(self, node: Allocate) -> None:
+    def visit_allocate(self, node: Allocate) -> None:
         """Print the declaration of a buffer."""
 
     @abstractmethod
-    def barrier(self, node: Barrier) -> None:
+    def visit_barrier(self, node: Barrier) -> None:
         """Print a barrier."""
 
 

@@ -421,7 +421,7 @@ class _CPrinter(VectorPrinter):
 
     # Loops
 
-    def loop(self, node: Loop) -> None:
+    def visit_loop(self, node: Loop) -> None:
         if self.is_whole(node) and self.print_transposed(node):
             return
         if (
@@ -434,7 +434,7 @@ class _CPrinter(VectorPrinter):
         if node.var is self.loops.lane:
             self.vector_loop(node)
         else:
-            super().loop(node)
+            super().visit_loop(node)
 
     def is_whole(self, node: Loop) -> bool:
         return node not in self.loops.limits
@@ -469,7 +469,7 @@ class _CPrinter(VectorPrinter):
 
     # Memory
 
-    def allocate(self, node: Allocate) -> None:
+    def visit_allocate(self, node: Allocate) -> None:
         buffer = node.storage
         name = self.buffer_name(buffer)
         if buffer in self.memory.off_stack:
@@ -493,7 +493,7 @@ class _CPrinter(VectorPrinter):
     def is_restricted(self, buffer: Buffer) -> bool:
         return buffer not in self.changed
 
-    def arrive(self, node: Arrive) -> None:
+    def visit_arrive(self, node: Arrive) -> None:
         """Print how a block counts itself and learns whether it is the last one."""
         place = self.format.element(node.counter, node.index, flat=False)
         self.define(node.var, f"ln_arrive(&{place}, {self.format.format(node.count)})")
@@ -509,7 +509,7 @@ class _CPrinter(VectorPrinter):
     def swap(self, place: str, old: str, new: str) -> str:
         return f"LN_SWAP({place}, {old}, {new})"
 
-    def barrier(self, node: Barrier) -> None:
+    def visit_barrier(self, node: Barrier) -> None:
         raise InternalError(self.program.name, f"a barrier of the {node.scope} is left in C")
 
 

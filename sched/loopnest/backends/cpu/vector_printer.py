@@ -154,11 +154,11 @@ class VectorPrinter(StatementPrinter):
         self.pad = outer
         self.emit("}")
 
-    def if_(self, node: If) -> None:
+    def visit_if(self, node: If) -> None:
         if self.vectors and self.vectors.varies(node.condition):
             self._masked(node, self.vectors)
         else:
-            super().if_(node)
+            super().visit_if(node)
 
     def _masked(self, node: If, vectors: LaneVectors) -> None:
         """Print what some lanes do, and then what the others do."""
@@ -173,11 +173,11 @@ class VectorPrinter(StatementPrinter):
         self.pad = outer
         self.emit("}")
 
-    def store(self, node: Store, declare: str = "") -> None:
+    def visit_store(self, node: Store, declare: str = "") -> None:
         vectors = self.vectors
         if vectors is None or self.is_scalar(node.storage):
             self.declares = bool(declare)
-            super().store(node, declare)
+            super().visit_store(node, declare)
             self.declares = False
             return
         place = self.format.element(node.storage, node.index, flat=node.flat)
@@ -197,10 +197,10 @@ class VectorPrinter(StatementPrinter):
                 past += " && !LN_FAST_MEMORY"
             self.emit(f"{name}_stream(&{place}, {value}, {past});  // {remark}")
         else:
-            super().store(node, declare)
+            super().visit_store(node, declare)
 
-    def let(self, node: Let) -> None:
-        super().let(node)
+    def visit_let(self, node: Let) -> None:
+        super().visit_let(node)
         if chooses_load(node.value):
             self.emit("LN_APART();")
 

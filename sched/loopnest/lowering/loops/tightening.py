@@ -24,26 +24,18 @@ Before: ``for i1 in N: { T2 = x[i0, i1]; if i1 <= i0: y += T2 }``; after::
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import assert_never
 
 from loopnest.kir import (
     BOUND,
     Allocate,
     Arrive,
     Barrier,
-    Collective,
-    Commit,
     If,
-    Issue,
     Launch,
-    Let,
     Loop,
     Program,
-    Shuffle,
     Stmt,
     Store,
-    Tile,
-    Wait,
     before,
     bodies,
     expressions,
@@ -136,10 +128,6 @@ class _Tightening:
 
     def _of(self, node: Stmt) -> _Effects:
         match node:
-            case Store():
-                return {node.storage: frozenset()}
-            case Arrive():
-                return {node.counter: frozenset()}
             case If():
                 # Other terms of the test are left out: a condition may only be weakened on its way
                 # out.
@@ -154,14 +142,10 @@ class _Tightening:
                 if not self.data.covers(node.parallel, node.var.extent):
                     inner = {b: self._common(g, node.parallel) for b, g in inner.items()}
                 return {b: self.weakened(g, node.var, node.var.extent) for b, g in inner.items()}
-            case Collective() | Issue() | Tile():
-                return self.left(node.body)
-            case Allocate() | Let() | Barrier() | Shuffle() | Commit() | Wait():
-                return {}
             case Launch():
                 raise one_launch(node)
-            case _:
-                assert_never(node)
+        written = {} if node.own is None else {node.own.buffer: frozenset[Expr]()}
+        return {**written, **self.left(tuple([n for body in bodies(node) for n in body]))}
 
     def _common(self, terms: Iterable[Expr], parallel: ParallelType) -> frozenset[Expr]:
         """Return the conditions but for data that each thread has, of which some have none."""

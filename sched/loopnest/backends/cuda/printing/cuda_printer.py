@@ -260,14 +260,14 @@ class _CudaPrinter(StatementPrinter):
             size = self.format.format(node.var.extent, SUM)
             self.block(f"if ({number} < {size}) {{{self.remark(node)}", node.body)
 
-    def loop(self, node: Loop) -> None:
+    def visit_loop(self, node: Loop) -> None:
         held = node.var in self.registers and unrolled_trips(node) <= MAX_UNROLLED
         if node.parallel is ParallelType.serial and (held or node in self.dots):
             self.unrolled_loop(node)
         elif self.is_collective and folds_slots(node):
             self.plain_loop(node, (f"#pragma unroll {UNROLLED_SLOTS}",))
         else:
-            super().loop(node)
+            super().visit_loop(node)
 
     def unrolled_loop(self, node: Loop) -> None:
         dot = self.dots.get(node)
@@ -366,7 +366,7 @@ class _CudaPrinter(StatementPrinter):
         arguments = template(access.buffer, access.lanes, access.piece_bytes)
         return f"ln_vec<{self.dialect.types[access.buffer.dtype.name]}, {arguments}>"
 
-    def store(self, node: Store, declare: str = "") -> None:
+    def visit_store(self, node: Store, declare: str = "") -> None:
         lane = self.lanes.get(node)
         if self.issued is not None and isinstance(node.value, Load):
             size, load = node.storage.dtype.size, node.value
@@ -375,7 +375,7 @@ class _CudaPrinter(StatementPrinter):
             source = self.format.element(load.buffer, load.args, flat=load.flat)
             self._copy(self.issued, size, (f"&{self.stored_place(node)}", f"&{source}"), node)
         elif lane is None:
-            super().store(node, declare)
+            super().visit_store(node, declare)
         else:
             value = self.format.converted(node.value, node.storage.dtype)
             self.emit(f"{lane} = {value};  // {comment(node.tensor)}")
@@ -432,7 +432,7 @@ class _CudaPrinter(StatementPrinter):
         swizzle = ", swizzled" if buffer.swizzles else ""
         return f"  // {comment(f'{buffer.tensor}: [{extents}]{stages}{swizzle}')}"
 
-    def allocate(self, node: Allocate) -> None:
+    def visit_allocate(self, node: Allocate) -> None:
         buffer = node.storage
         if buffer.memory is Memory.SHARED:
             return
@@ -470,7 +470,7 @@ class _CudaPrinter(StatementPrinter):
         self.mask = self.names.of("launch", "warp_mask")
         self.emit(f"const unsigned int {self.mask} = {value};")
 
-    def tile(self, node: Tile) -> None:
+    def visit_tile(self, node: Tile) -> None:
         """Print the instruction that a tile executes."""
         """Print the call of the function that executes an instruction on registers."""
         row = instructions[node.instruction]
@@ -490,12 +490,12 @@ class _CudaPrinter(StatementPrinter):
         tensors = ", ".join([f"{role}={buffer.tensor}" for role, buffer in node.operands])
         self.emit(f"{function_name(row)}({', '.join(places)});  // {comment(tensors)}")
 
-    def collective(self, node: Collective) -> None:
+    def visit_collective(self, node: Collective) -> None:
         self.is_collective = True
-        super().collective(node)
+        super().visit_collective(node)
         self.is_collective = False
 
-    def barrier(self, node: Barrier) -> None:
+    def visit_barrier(self, node: Barrier) -> None:
         match node.scope:
             case "block":
                 self.emit("__syncthreads();")
@@ -507,17 +507,17 @@ class _CudaPrinter(StatementPrinter):
 
     # Copies in flight
 
-    def commit(self, _: Commit) -> None:
+    def visit_commit(self, _: Commit) -> None:
         """Print what closes a group of copies."""
         self.format.called[COMMIT] = None
         self.emit(f"{COMMIT}();")
 
-    def wait(self, node: Wait) -> None:
+    def visit_wait(self, node: Wait) -> None:
         """Print what waits for groups of copies."""
         self.format.called[WAIT] = None
         self.emit(f"{WAIT}<{node.pending}>();")
 
-    def issue(self, node: Issue) -> None:
+    def visit_issue(self, node: Issue) -> None:
         """Print what begins copies."""
         self.issued = instructions.get(node.instruction)
         if self.issued is None or not self.issued.ptx:
@@ -526,10 +526,10 @@ class _CudaPrinter(StatementPrinter):
         self.statements(node.body)
         self.issued = None
 
-    def if_(self, node: If) -> None:
+    def visit_if(self, node: If) -> None:
         copy = zero_filled(node) if self.issued is not None else None
         if copy is None:
-            super().if_(node)
+            super().visit_if(node)
             return
         outer, test = self.taken, self.format.format(node.condition)
         self.taken = f"({outer}) && ({test})" if outer else test
@@ -561,7 +561,7 @@ class _CudaPrinter(StatementPrinter):
         call = f"{function_name(row)}<{width}>({', '.join(places)}, {taken})"
         self.emit(f"{call};  // {comment(node.tensor)}")
 
-    def shuffle(self, node: Shuffle) -> None:
+    def visit_shuffle(self, node: Shuffle) -> None:
         """Print what a thread gets of another thread of its warp."""
         dtype = node.var.dtype
         passed = cast(node.value, dtypes.int32 if dtype.is_bool else dtype)
@@ -569,7 +569,7 @@ class _CudaPrinter(StatementPrinter):
         call = f"{SHUFFLES[node.mode]}({self.mask}, {value}, {offset})"
         self.define(node.var, f"{call} != 0" if dtype.is_bool else call)
 
-    def arrive(self, node: Arrive) -> None:
+    def visit_arrive(self, node: Arrive) -> None:
         """Print how a block counts itself and learns whether it is the last one."""
         self.format.called["ln_arrive"] = None
         counter = self.names.of("buffer", node.counter.name)
