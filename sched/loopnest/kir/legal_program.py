@@ -27,6 +27,7 @@ from loopnest.kir import (
     Loop,
     Program,
     Shuffle,
+    StatementVisitor,
     Stmt,
     Store,
     Wait,
@@ -38,7 +39,6 @@ from loopnest.kir import walk as kir_walk
 from loopnest.kir.atomic_updates import is_update
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.legal_tiles import tile_faults
-from loopnest.kir.nodes import StatementVisitor
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
 
@@ -37,7 +36,7 @@ BYTES = 1 << 26
 """How much local and shared memory the lanes may take together, where one block takes less."""
 
 
-class Machine:
+class Machine(kir.StatementVisitor):
     """One run of a program on arrays.
 
     Args:
@@ -155,61 +154,41 @@ class Machine:
         for node in body:
             self.faults.statement = node
             frame.scratch.clear()
-            match node:
-                case kir.Store():
-                    self._store(node, frame)
-                case kir.Loop():
-                    self._loop(node, frame)
-                case kir.If():
-                    self._if(node, frame)
-                case kir.Let():
-                    self._let(node, frame)
-                case kir.Allocate():
-                    self._allocate(node.storage, frame)
-                case kir.Collective():
-                    self._collective(node, frame)
-                case kir.Barrier() | kir.Shuffle() | kir.Arrive():
-                    self._meet(node, frame)
-                case kir.Issue() | kir.Commit() | kir.Wait():
-                    self._copies(node, frame)
-                case kir.Launch() | kir.Tile():
-                    raise kir.one_launch(node)
-                case _:
-                    assert_never(node)
+            self.visit(node, frame)
 
-    def _meet(self, node: kir.Barrier | kir.Shuffle | kir.Arrive, frame: Frame) -> None:
-        """Do what several threads do together."""
-        match node:
-            case kir.Barrier():
-                self.together.barrier(node, frame)
-            case kir.Shuffle():
-                self.together.shuffle(node, frame)
-            case kir.Arrive():
-                self.together.arrive(node, self.memory[node.counter].data, frame)
-            case _:
-                assert_never(node)
+    def visit_barrier(self, node: kir.Barrier, frame: Frame) -> None:
+        """Let threads wait for each other."""
+        self.together.barrier(node, frame)
 
-    def _copies(self, node: kir.Issue | kir.Commit | kir.Wait, frame: Frame) -> None:
-        """Begin copies, close a group of them, or wait for some."""
-        match node:
-            case kir.Issue():
-                self.flying.issuing = True
-                self.body(node.body, frame)
-                self.flying.issuing = False
-            case kir.Commit():
-                self.flying.commit(frame)
-            case kir.Wait():
-                self.flying.wait(node, frame)
-            case _:
-                assert_never(node)
+    def visit_shuffle(self, node: kir.Shuffle, frame: Frame) -> None:
+        """Give threads what others of their warps have."""
+        self.together.shuffle(node, frame)
 
-    def _let(self, node: kir.Let, frame: Frame) -> None:
+    def visit_arrive(self, node: kir.Arrive, frame: Frame) -> None:
+        """Count blocks."""
+        self.together.arrive(node, self.memory[node.counter].data, frame)
+
+    def visit_issue(self, node: kir.Issue, frame: Frame) -> None:
+        """Begin copies."""
+        self.flying.issuing = True
+        self.body(node.body, frame)
+        self.flying.issuing = False
+
+    def visit_commit(self, _: kir.Commit, frame: Frame) -> None:
+        """Close a group of copies."""
+        self.flying.commit(frame)
+
+    def visit_wait(self, node: kir.Wait, frame: Frame) -> None:
+        """Wait for groups of copies."""
+        self.flying.wait(node, frame)
+
+    def visit_let(self, node: kir.Let, frame: Frame) -> None:
         value = self.eval.value(node.value, frame)
         self._check_alignment(node, frame)
         self.undefined.define(node.var, node.value, frame)
         frame.define(node.var, value)
 
-    def _collective(self, node: kir.Collective, frame: Frame) -> None:
+    def visit_collective(self, node: kir.Collective, frame: Frame) -> None:
         """Run the body of a collective; in a launch without threads, do what it declares."""
         if not self.setting.is_empty:
             self.body(node.body, frame)
@@ -218,7 +197,7 @@ class Machine:
         for var in node.results:
             self.undefined.define(var, FALSE, frame)
 
-    def _store(self, node: kir.Store, frame: Frame) -> None:
+    def visit_store(self, node: kir.Store, frame: Frame) -> None:
         target = Load(node.storage, node.index, node.flat)
         if node in self.folding or (node.atomic and folded(node) is not None):
             self._fold(node, target, frame)
@@ -263,7 +242,7 @@ class Machine:
         )
         turn = np.arange(order.size) - first
         for number in range(int(turn.max(initial=0)) + 1):
-            self._store(node, frame.subset(np.sort(order[turn == number])))
+            self.visit_store(node, frame.subset(np.sort(order[turn == number])))
 
     def _value_to_store(self, value: Expr, target: Load, frame: Frame) -> Value:
         """Return what is stored; a load of the element itself races only if the store does."""
@@ -305,7 +284,7 @@ class Machine:
         places = np.broadcast_to(np.asarray(address), (frame.lanes,))
         operation.at(self.memory[node.storage].data, places, value)
 
-    def _if(self, node: kir.If, frame: Frame) -> None:
+    def visit_if(self, node: kir.If, frame: Frame) -> None:
         condition = self.eval.value(node.condition, frame)
         self._require_defined(node.condition, "the condition", frame)
         if not isinstance(condition, np.ndarray) or condition.size == 1:
@@ -319,8 +298,9 @@ class Machine:
         if node.orelse:
             self.body(node.orelse, frame.subset(np.flatnonzero(~condition)))
 
-    def _allocate(self, buffer: Buffer, frame: Frame) -> None:
+    def visit_allocate(self, node: kir.Allocate, frame: Frame) -> None:
         """Make memory of a buffer for the lanes of `frame`; it holds nothing."""
+        buffer = node.storage
         if self._place(buffer, frame):
             some = buffer.memory is Memory.SHARED and frame.lanes < self.launch.frame.lanes
             slots = np.unique(self.eval.pure(SLOT, frame)) if some else None
@@ -352,7 +332,7 @@ class Machine:
 
     # Loops
 
-    def _loop(self, node: kir.Loop, frame: Frame) -> None:
+    def visit_loop(self, node: kir.Loop, frame: Frame) -> None:
         extent = self.setting.extents.get(node.var)
         if extent is None:
             extent = self._uniform_extent(node, frame)

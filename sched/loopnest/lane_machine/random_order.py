@@ -158,13 +158,13 @@ class OrderedMachine(Machine):
             inner.define(node.var, i)
             self.body(node.body, inner)
 
-    def _if(self, node: kir.If, frame: Frame) -> None:
+    def visit_if(self, node: kir.If, frame: Frame) -> None:
         depends = self.setting.dependences
         if depends.reads(node.condition) or any(
             isinstance(v, Local) for v in depends.free(node.condition)
         ):
             self._catch_up()
-        super()._if(node, frame)
+        super().visit_if(node, frame)
 
     def _make(self, buffer: Buffer, frame: Frame) -> None:
         """Make memory as soon as it is named; what it held is forgotten when its turn comes."""
@@ -175,8 +175,9 @@ class OrderedMachine(Machine):
                 self._catch_up()  # while the memory is still there
             self._place(buffer, frame)
 
-    def _allocate(self, buffer: Buffer, frame: Frame) -> None:
+    def visit_allocate(self, node: kir.Allocate, frame: Frame) -> None:
         """Forget what LOCAL memory held; threads that are behind may still read SHARED memory."""
+        buffer = node.storage
         if buffer not in frame.defines:
             self._place(buffer, frame)
         if buffer.memory is Memory.LOCAL:

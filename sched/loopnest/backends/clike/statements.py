@@ -23,6 +23,7 @@ from loopnest.kir import (
     Param,
     Program,
     Shuffle,
+    StatementVisitor,
     Stmt,
     Store,
     Wait,
@@ -30,7 +31,6 @@ from loopnest.kir import (
 from loopnest.kir.atomic_updates import operation_of
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import LoopBounds, loop_bounds
-from loopnest.kir.nodes import StatementVisitor
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Local

@@ -301,8 +301,8 @@ class Recorder(Machine):
             }
         )
 
-    def _store(self, node: kir.Store, frame: Frame) -> None:
-        super()._store(node, frame)
+    def visit_store(self, node: kir.Store, frame: Frame) -> None:
+        super().visit_store(node, frame)
         element = self.elements.get(node)
         if element is not None:
             self._record(node, element, frame)
