@@ -86,7 +86,7 @@ def _places(model, access, points, sizes):
 def by_interpreter(kernel, arguments, fusion, monkeypatch) -> Counter[str]:
     """Return how many elements of each buffer a run stores, in memory that is not LOCAL."""
     found: Counter[str] = Counter()
-    plain, within = Machine._store, []
+    plain, within = Machine.visit_store, []
 
     def store(self, node, frame):
         if not within and node.storage.memory is not Memory.LOCAL:
@@ -98,7 +98,7 @@ def by_interpreter(kernel, arguments, fusion, monkeypatch) -> Counter[str]:
             within.pop()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Machine, "_store", store)
+        patched.setattr(Machine, "visit_store", store)
         run = ln.compile(kernel, target="interpret")
         run(*arguments.fresh(), **arguments.keywords(fusion))
     return found
