@@ -46,9 +46,8 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.backends.cpu.machine_probe import machine
     from loopnest.backends.interpret.diagnosis import diagnose
     from loopnest.costs import assert_cost, profile
-    from loopnest.devtools.bisection import bisect
     from loopnest.devtools.cli import main
-    from loopnest.devtools.explanation import explain, explain_inline
+    from loopnest.devtools.explanation import bisect, explain, explain_inline
     from loopnest.devtools.kernel_def import KernelDef, kernel
     from loopnest.devtools.tuning import tune
     from loopnest.devtools.tuning_space import choice
@@ -159,9 +158,8 @@ _LAZY = {
         "loopnest.backends.cpu.machine_probe": "machine",
         "loopnest.backends.interpret.diagnosis": "diagnose",
         "loopnest.costs": "assert_cost profile",
-        "loopnest.devtools.bisection": "bisect",
         "loopnest.devtools.cli": "main",
-        "loopnest.devtools.explanation": "explain explain_inline",
+        "loopnest.devtools.explanation": "bisect explain explain_inline",
         "loopnest.devtools.kernel_def": "KernelDef kernel",
         "loopnest.devtools.tuning": "tune",
         "loopnest.devtools.tuning_space": "choice",

@@ -239,7 +239,7 @@ class CommandOptions:
                 )
         for symbol in fusion.symbols:
             if symbol.name in self.values:
-                _whole(symbol.name, self.values[symbol.name])
+                whole(symbol.name, self.values[symbol.name])
 
     def sizes(self, fusion: Fusion, most: int | None = None) -> dict[str, int]:
         """Return the value of each size; those that -D does not set are at most `most`."""
@@ -249,7 +249,7 @@ class CommandOptions:
             for name, size in self.kernel.sizes.items()
         }
         symbols = [s.name for s in fusion.symbols]
-        return own | {name: _whole(name, v) for name, v in self.values.items() if name in symbols}
+        return own | {name: whole(name, v) for name, v in self.values.items() if name in symbols}
 
     def arguments(self, fusion: Fusion, seed: int, most: int | None = None) -> Arguments:
         """Return made arguments; sizes that -D does not set are at most `most`."""
@@ -259,30 +259,77 @@ class CommandOptions:
         return replace(made, scalars={**made.scalars, **given})
 
 
-def _whole(name: str, value: float) -> int:
+def whole(name: str, value: float) -> int:
+    """Return a size; refuse what is none."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise CliError(f"-D {name}={value}: sizes are ints >= 0")
     return value
 
 
-def choose(
-    source: Source, spec: str, device: str | None, define: Sequence[str], param: Sequence[str]
-) -> CommandOptions:
-    """Return what is asked for; `device` is the target that a schedule is picked for, if any."""
-    kernel, schedule = source.choose(spec)
-    given = _pairs("-P", param)
-    values = {n: _number(n, text) for n, text in _pairs("-D", define).items()}
-    if schedule is not None:
-        name = kernel.resolve(schedule)
-    elif kernel.chosen is not None:
-        name = kernel.at_sizes({**kernel.sizes, **values})
-    elif device is not None:
-        name = kernel.suited(device, tuple(given))
-    else:
-        name = kernel.resolve()
-    known = kernel.parameters(name)
-    params = {n: _read(n, text, known.get(n, "")) for n, text in given.items()}
-    return CommandOptions(kernel, name, params, values)
+@dataclass(frozen=True)
+class Request:
+    """What a command is asked about.
+
+    Args:
+        source: where kernels come from.
+        spec: the argument that names them.
+        define: each ``-D``.
+        param: each ``-P``.
+    """
+
+    source: Source
+    spec: str
+    define: Sequence[str] = ()
+    param: Sequence[str] = ()
+
+    def choose(self, device: str | None) -> CommandOptions:
+        """Return what is asked for; `device` is the target that a schedule is picked for."""
+        kernel, schedule = self.source.choose(self.spec)
+        given, values = self._given()
+        if schedule is not None:
+            name = kernel.resolve(schedule)
+        elif kernel.chosen is not None:
+            name = kernel.at_sizes({**kernel.sizes, **values})
+        elif device is not None:
+            name = kernel.suited(device, tuple(given))
+        else:
+            name = kernel.resolve()
+        known = kernel.parameters(name)
+        params = {n: _read(n, text, known.get(n, "")) for n, text in given.items()}
+        return CommandOptions(kernel, name, params, values)
+
+    def choose_all(self) -> Asked:
+        """Return all schedules in ``FILE|FOLDER[:[KERNEL][@SCHEDULE]]``.
+
+        Parameters and sizes go to the kernels that have them.
+
+        Raises:
+            CliError: there is no such file, kernel or schedule; no kernel has a parameter or a size
+                of that name.
+        """
+        path, name = ("", self.spec) if self.source.script else _split(self.spec)
+        if self.source.script:
+            kernels = [(self.source.file, kernel) for kernel in self.source.kernels()]
+            loaded = Asked(())
+        else:
+            _require_path(path, self.spec, "FILE|FOLDER")
+            if not os.path.isdir(path):
+                _require_file(path, self.spec)
+            kernels, loaded = _loaded(Path(path))
+        given, values = self._given()
+        found = tuple(_matching(kernels, _names_in(name, self.spec), given, values))
+        if not found and not loaded.broken:
+            known = ", ".join([kernel.label(s) for _, kernel in kernels for s in _names(kernel)])
+            raise CliError(
+                f"{self.spec}: there is no such kernel or schedule; there are {known or 'none'}"
+            )
+        _check_known(found, given, values)
+        return replace(loaded, found=found)
+
+    def _given(self) -> tuple[dict[str, str], dict[str, float]]:
+        """Return the texts of parameters, and the values of sizes and scalars."""
+        given = _pairs("-P", self.param)
+        return given, {n: _number(n, text) for n, text in _pairs("-D", self.define).items()}
 
 
 # All that a file or a folder holds
@@ -309,34 +356,6 @@ class Asked:
     found: tuple[FoundSchedule, ...]
     skipped: tuple[tuple[str, str], ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
-
-
-def choose_all(source: Source, spec: str, define: Sequence[str], param: Sequence[str]) -> Asked:
-    """Return all schedules in ``FILE|FOLDER[:[KERNEL][@SCHEDULE]]``.
-
-    Parameters and sizes go to the kernels that have them.
-
-    Raises:
-        CliError: there is no such file, kernel or schedule; no kernel has a parameter or a size of
-            that name.
-    """
-    path, name = ("", spec) if source.script else _split(spec)
-    if source.script:
-        kernels = [(source.file, kernel) for kernel in source.kernels()]
-        loaded = Asked(())
-    else:
-        _require_path(path, spec, "FILE|FOLDER")
-        if not os.path.isdir(path):
-            _require_file(path, spec)
-        kernels, loaded = _loaded(Path(path))
-    given = _pairs("-P", param)
-    values = {n: _number(n, text) for n, text in _pairs("-D", define).items()}
-    found = tuple(_matching(kernels, _names_in(name, spec), given, values))
-    if not found and not loaded.broken:
-        known = ", ".join([kernel.label(s) for _, kernel in kernels for s in _names(kernel)])
-        raise CliError(f"{spec}: there is no such kernel or schedule; there are {known or 'none'}")
-    _check_known(found, given, values)
-    return replace(loaded, found=found)
 
 
 def _loaded(path: Path) -> tuple[list[tuple[str, KernelDef]], Asked]:
@@ -438,7 +457,7 @@ def _check_known(
             known = ", ".join(sorted(sizes | scalars)) or "none"
             raise CliError(f"-D {name}: no kernel here has this size or scalar; there are {known}")
         if name in sizes:
-            _whole(name, value)
+            whole(name, value)
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 import pytest
 
 if TYPE_CHECKING:
-    from loopnest.devtools.harness import Arguments, Wanted
+    from loopnest.devtools.harness import Arguments
     from loopnest.devtools.kernel_def import KernelDef
     from loopnest.facade.kernel_class import Kernel
     from loopnest.tensor.fusion import Fusion
@@ -261,39 +261,23 @@ def _check_results(
     sizes: Mapping[str, int],
 ) -> None:
     __tracebackhide__ = True
-    from loopnest.devtools.harness import expected, oracle
-
-    arguments = _arguments(kernel, fusion, sizes)
-    exact = oracle(fusion, arguments)
-    wanted = {
-        "the oracle": exact,
-        "the reference": expected(kernel, fusion, arguments, params, exact=exact),
-    }
-    known = {source: arrays for source, arrays in wanted.items() if arrays is not None}
-    problems: list[str] = []
-    for target in _targets():
-        problems.extend(_problems(target, fusion, lowered, arguments, known))
-    if problems:
-        pytest.fail("\n".join(problems), False)
-
-
-def _problems(
-    target: str,
-    fusion: Fusion,
-    lowered: Kernel,
-    arguments: Arguments,
-    wanted: Mapping[str, Wanted],
-) -> Iterator[str]:
     from loopnest.devtools.harness import judge
+    from loopnest.devtools.schedule_check import references
     from loopnest.facade.kernel_class import compile
 
-    quick = {"optimize": 1} if target == "c" else {}  # small sizes: gcc's time is the test's
-    function = compile(lowered, target=target, **quick)
-    actual = function(*arguments.fresh(), **arguments.keywords(fusion))
-    for source, arrays in wanted.items():
-        for verdict in judge(fusion, arguments.sizes, actual, arrays):
-            if not verdict.ok:
-                yield f"on target {target}, against {source}: {verdict}"
+    arguments = _arguments(kernel, fusion, sizes)
+    wanted = references(kernel, fusion, arguments, params)
+    problems: list[str] = []
+    for target in _targets():
+        quick = {"optimize": 1} if target == "c" else {}  # small sizes: gcc's time is the test's
+        function = compile(lowered, target=target, **quick)
+        actual = function(*arguments.fresh(), **arguments.keywords(fusion))
+        for source, arrays in wanted.items():
+            for verdict in judge(fusion, arguments.sizes, actual, arrays):
+                if not verdict.ok:
+                    problems.append(f"on target {target}, against {source}: {verdict}")
+    if problems:
+        pytest.fail("\n".join(problems), False)
 
 
 def _targets() -> tuple[str, ...]:

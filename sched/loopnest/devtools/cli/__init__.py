@@ -22,21 +22,21 @@ from loopnest.base.errors import LoopnestError
 from loopnest.devtools.cli.check_command import HELP as CHECK_HELP
 from loopnest.devtools.cli.check_command import check
 from loopnest.devtools.cli.console_output import Interrupted, UserCodeError, checked_output
-from loopnest.devtools.cli.explain_command import explain
 from loopnest.devtools.cli.fuzz_command import fuzz
 from loopnest.devtools.cli.kernel_commands import (
     bench,
     dump,
+    explain,
     list_kernels,
+    profile,
+    report,
     run,
+    show_machine,
     stage_option,
     stages,
+    tune_schedule,
 )
-from loopnest.devtools.cli.machine_command import show_machine
-from loopnest.devtools.cli.profile_command import profile
-from loopnest.devtools.cli.report_command import report
-from loopnest.devtools.cli.tune_command import tune_schedule
-from loopnest.devtools.cli_spec import CliError, Source, sentence_of
+from loopnest.devtools.cli_spec import CliError, Request, Source, sentence_of
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.scalar.target_names import target_name
 
@@ -132,6 +132,7 @@ def _options(*names: str) -> Callable[[Command], Command]:
         "output": click.option(
             "-o", "--output", metavar="PAGE", help="Where to write it [KERNEL_SCHEDULE.html]."
         ),
+        "tensor": click.argument("tensor", required=False, metavar="[TENSOR]"),
         "beside": click.option(
             "--beside", metavar="SCHEDULE", help="Another schedule, to show next to it."
         ),
@@ -172,9 +173,6 @@ def _options(*names: str) -> Callable[[Command], Command]:
         "defaults": click.option(
             "--diff", is_flag=True,
             help="Print what makes the result the default in the file, as a diff.",
-        ),
-        "json_text": click.option(
-            "--json", "as_json_text", is_flag=True, help="Print JSON, for other programs."
         ),
         "jobs": click.option(
             "--jobs", default=1, type=click.IntRange(min=1), show_default=True,
@@ -249,7 +247,6 @@ def _listed(prog: str, lines: Sequence[tuple[str, str]]) -> str:
 def command_line(script: bool, prog: str) -> click.Group:
     """Return the command line of the package, or of a kernel file that was started itself."""
     spec_name = "[KERNEL[@SCHEDULE]]" if script else "FILE[:KERNEL[@SCHEDULE]]"
-    spec = _spec(script, spec_name)
     about = "Print, run and measure the kernels of this file; 'run' is the default."
     if not script:
         about = "Print, run and measure the kernels of a Python file."
@@ -264,11 +261,15 @@ def command_line(script: bool, prog: str) -> click.Group:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
 
-    def add(name: str, function: Command, *options: str) -> None:
-        about = (function.__doc__ or "").strip()
-        made = click.command(name, help=about)(_options(*options)(spec(click.pass_obj(function))))
-        group.add_command(made)
+    def add(
+        name: str, function: Command, *options: str, names: str = spec_name, **more: str
+    ) -> None:
+        about: dict[str, Any] = {"help": (function.__doc__ or "").strip(), **more}
+        spec = click.argument("spec", required=not script, default=default, metavar=names)
+        made = spec(_options(*options)(_asked(function)))
+        group.add_command(click.command(name, None, **about)(made))
 
+    default = "" if script else None
     common = ("define", "param")
     add("list", list_kernels)
     add("dump", dump, "stage", "diff", "scalar", "target", "arch", *common)
@@ -276,39 +277,32 @@ def command_line(script: bool, prog: str) -> click.Group:
     add("bench", bench, "target", "seed", *common)
     add("profile", profile, "device", "json", *common)
     add("report", report, "output", "beside", "device", *common)
-    group.add_command(_explain_command(spec))
+    add("explain", explain, "tensor", "json", *common)
     add("fuzz", fuzz, "seed", "count", "time", "verify", "json", "jobs", "scheduler", *common)
-    add("tune", tune_schedule, "target", "budget", "defaults", "json_text", "define")
-    group.add_command(_check_command(script, prog))
+    add("tune", tune_schedule, "target", "budget", "defaults", "json", "define")
+    add("check", check, *common, "strict", "invariant", "release", "jobs", "scheduler", "json",
+        names=spec_name if script else "FILE|FOLDER[:KERNEL[@SCHEDULE]]",
+        help=f"{CHECK_HELP}\n{_check_examples(prog, script)}",
+        short_help="Prove, sanitize and compare kernels.")  # fmt: skip
     if not script:
         group.add_command(show_machine)
     return group
 
 
-def _spec(script: bool, metavar: str) -> Callable[[Command], Command]:
-    """Return the argument that names kernels; a kernel file that runs itself may leave it out."""
-    if script:
-        return click.argument("spec", required=False, default="", metavar=metavar)
-    return click.argument("spec", metavar=metavar)
+def _asked(function: Command) -> Command:
+    """Return a command that takes the source of kernels, their names, -D and -P as a `Request`."""
 
+    def called(
+        source: Source,
+        /,
+        spec: str,
+        define: Sequence[str] = (),
+        param: Sequence[str] = (),
+        **options: Any,
+    ) -> Any:
+        return function(Request(source, spec, define, param), **options)
 
-def _explain_command(spec: Callable[[Command], Command]) -> click.Command:
-    options = _options("json", "define", "param")
-    tensor = click.argument("tensor", required=False, metavar="[TENSOR]")
-    about = (explain.__doc__ or "").strip()
-    return click.command("explain", help=about)(options(spec(tensor(click.pass_obj(explain)))))
-
-
-def _check_command(script: bool, prog: str) -> click.Command:
-    metavar = "[KERNEL[@SCHEDULE]]" if script else "FILE|FOLDER[:KERNEL[@SCHEDULE]]"
-    spec = _spec(script, metavar)
-    options = _options(
-        "define", "param", "strict", "invariant", "release", "jobs", "scheduler", "json"
-    )
-    text = f"{CHECK_HELP}\n{_check_examples(prog, script)}"
-    return click.command("check", help=text, short_help="Prove, sanitize and compare kernels.")(
-        options(spec(click.pass_obj(check)))
-    )
+    return click.pass_obj(called)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,7 @@ from loopnest.devtools.cli_spec import (
     Asked,
     CliError,
     FoundSchedule,
-    Source,
-    choose_all,
+    Request,
     sentence_of,
 )
 from loopnest.devtools.work_farm import KernelFile, Lost, Opener, finished, opener
@@ -38,10 +37,10 @@ from loopnest.devtools.work_farm import KernelFile, Lost, Opener, finished, open
 if TYPE_CHECKING:
     from loopnest.devtools.schedule_check import Checked
     from loopnest.proofs import Finding, Report
-    from loopnest.proofs.report import Place
 
 _MOST_FINDINGS = 3
 _SHORT_SCOPE = 24
+
 
 HELP = """Prove, sanitize and compare every kernel and schedule of a file or a folder.
 
@@ -67,20 +66,17 @@ Exit status: 0 if all is well, 1 if not.
 
 
 def check(
-    source: Source,
-    spec: str,
+    request: Request,
     strict: bool,
     invariant: Sequence[str],
     release: bool,
     as_json: bool,
     jobs: int,
     scheduler: str | None,
-    define: Sequence[str],
-    param: Sequence[str],
 ) -> None:
-    """Check what `spec` names; see `HELP`."""
+    """Check what is asked for; see `HELP`."""
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # of the user's own prints
-        asked = choose_all(source, spec, define, param)
+        asked = request.choose_all()
         if asked.broken and not asked.found and not asked.skipped:
             raise CliError("; ".join([sentence for _, sentence in asked.broken]))
         rows = [_Row(found, tuple(dict.fromkeys(invariant))) for found in asked.found]
@@ -402,27 +398,8 @@ def _proof_entry(proof: Report) -> dict[str, Any]:
 
 
 def _finding_entry(finding: Finding) -> dict[str, Any]:
-    return {
-        "kind": finding.kind,
-        "status": finding.status,
-        "message": finding.message,
-        "tensor": finding.tensor or None,
-        "index": None if finding.index is None else list(finding.index),
-        "sizes": dict(finding.sizes),
-        "at": _place_entry(finding.at),
-        "other": _place_entry(finding.other),
-        "placed": finding.origin or None,
-    }
-
-
-def _place_entry(place: Place | None) -> Mapping[str, Any] | None:
-    if place is None:
-        return None
-    return {
-        "line": place.line,
-        "text": place.text,
-        "block": list(place.block),
-        "thread": list(place.thread),
-        "loops": dict(place.loops),
-        "access": place.access or None,
-    }
+    found = asdict(finding)
+    for place in filter(None, (found["at"], found["other"])):
+        place["access"] = place["access"] or None
+    placed = found.pop("origin") or None
+    return {**found, "tensor": finding.tensor or None, "placed": placed}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from loopnest.devtools.cli.console_output import PATIENCE
-from loopnest.devtools.cli_spec import CliError, CommandOptions, Source, choose
+from loopnest.devtools.cli_spec import CliError, CommandOptions, Request
 from loopnest.devtools.work_farm import KernelFile, Lost, Opener, finished, opener
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def fuzz(
-    source: Source,
-    spec: str,
+    request: Request,
     seed: int,
     count: int,
     budget: str,
@@ -36,8 +35,6 @@ def fuzz(
     as_json: bool,
     jobs: int,
     scheduler: str | None,
-    define: Sequence[str],
-    param: Sequence[str],
 ) -> None:
     """Try random legal schedules of a kernel's math, and make a failure small.
 
@@ -51,11 +48,11 @@ def fuzz(
     from loopnest.backends.cpu.c_compiler import find_compiler
     from loopnest.devtools.fuzzing.kernel_fuzzing import KernelFuzzer
 
-    choice = choose(source, spec, None, define, param)
-    named = choice.schedule if "@" in spec.rpartition(":")[2] else ""
+    choice = request.choose(None)
+    named = choice.schedule if "@" in request.spec.rpartition(":")[2] else ""
     targets = ("interpret", *(("c",) if find_compiler() is not None else ()))
     fuzzer = KernelFuzzer(
-        choice.kernel, source.file, named, _params(choice, named), _sizes(choice, named),
+        choice.kernel, request.source.file, named, _params(choice, named), _sizes(choice, named),
         seed, (*targets, *(("verify",) if verify else ())),
     )  # fmt: skip
     with _progress(choice.label, count) as tell:

@@ -1,9 +1,13 @@
-"""``loopnest list|dump|run|bench``: look at one kernel."""
+"""``loopnest list|dump|run|bench|profile|explain|report|tune|machine``: look at one kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +28,7 @@ from loopnest.devtools.cli.console_output import (
     shape_text,
     table_of,
 )
-from loopnest.devtools.cli_spec import CliError, CommandOptions, Source, choose
+from loopnest.devtools.cli_spec import CliError, CommandOptions, Request, whole
 from loopnest.scalar.target_names import target_name
 
 if TYPE_CHECKING:
@@ -32,18 +36,20 @@ if TYPE_CHECKING:
     from loopnest.devtools.harness import Arguments
     from loopnest.facade.kernel_class import Kernel
     from loopnest.launch.target_interface import TargetText
+    from loopnest.scalar.machine_facts import MachineFacts
     from loopnest.tensor.fusion import Fusion
 
 _SMALL = 64
 _MOST_DIAGNOSED = 1 << 24
 
 
-def list_kernels(source: Source, spec: str) -> None:
+def list_kernels(request: Request) -> None:
     """List the kernels of FILE, their sizes, and their schedules with parameters.
 
     Of a kernel that chooses its schedule by size, the conditions take the place of parameters.
     """
-    wanted, chosen = source.open(spec)
+    source = request.source
+    wanted, chosen = source.open(request.spec)
     kernels = source.kernels() if not wanted else (source.named(wanted),)
     if chosen and not any(chosen in kernel.schedules for kernel in kernels):
         kernels[0].resolve(chosen)
@@ -109,15 +115,12 @@ def _list_stages() -> None:
 
 
 def dump(
-    source: Source,
-    spec: str,
+    request: Request,
     stage: str | None,
     changed: str | None,
     scalar: bool,
     target: str | None,
     arch: str,
-    define: Sequence[str],
-    param: Sequence[str],
 ) -> None:
     """Print a kernel: its math, the loop nest after a pass, CUDA C++, C, PTX or SASS."""
     if "list" in (stage, changed):
@@ -128,7 +131,7 @@ def dump(
     if stage is None:
         stage = target if target in _target_texts() else "nest"
     device = target if target not in (None, "auto") else _target_of(stage)
-    choice = choose(source, spec, device, define, param)
+    choice = request.choose(device)
     fusion = choice.fusion()
     choice.check_values(fusion)  # sizes stay symbolic in every text
     if scalar and (changed is not None or stage not in _texts()):
@@ -202,82 +205,40 @@ def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str, s
 # run, bench
 
 
-def run(
-    source: Source,
-    spec: str,
-    target: str | None,
-    seed: int,
-    define: Sequence[str],
-    param: Sequence[str],
-) -> None:
+def run(request: Request, target: str | None, seed: int) -> None:
     """Run a kernel: show its loop nest, compare its results, measure its time.
 
     Where a result is wrong, it names the first tensor of the nest that differs from the math.
     """
     console = plain_console()
-    choice, compiled, fusion, arguments = _prepared(source, spec, target, seed, define, param)
-    print_code(console, str(compiled.kernel), "python")
+    launch = _Launch.prepared(request, target, seed)
+    kernel = launch.compiled.kernel
+    print_code(console, str(kernel), "python")
     click.echo()
-    print_table(_tensor_table(compiled.kernel))
+    print_table(_tensor_table(kernel))
     click.echo()
-    print_notes(compiled.kernel)
-    _describe(choice, compiled, arguments)
-    wrong = CliError(f"{choice.label} on target {compiled.target}: the result is wrong")
+    print_notes(kernel)
+    launch.describe()
+    wrong = CliError(f"{launch.label}: the result is wrong")
     try:
-        right = _compared(console, choice, compiled, fusion, arguments)
+        right = launch.compare(console)
     except KernelFault as fault:
         console.print(Text("it broke a rule:", style="bold red"))
         for line in fault_lines(fault):
             console.print(Text(f"  {line}"))
-        _diagnosed(console, choice, compiled, fusion, arguments)
+        launch.diagnose(console)
         raise wrong from fault
     if not right:
-        _diagnosed(console, choice, compiled, fusion, arguments)
+        launch.diagnose(console)
         raise wrong
-    _timed(choice, compiled, fusion, arguments)
+    launch.time()
 
 
-def bench(
-    source: Source,
-    spec: str,
-    target: str | None,
-    seed: int,
-    define: Sequence[str],
-    param: Sequence[str],
-) -> None:
+def bench(request: Request, target: str | None, seed: int) -> None:
     """Measure the time of a kernel."""
-    choice, compiled, fusion, arguments = _prepared(source, spec, target, seed, define, param)
-    _describe(choice, compiled, arguments)
-    _timed(choice, compiled, fusion, arguments)
-
-
-def _prepared(
-    source: Source,
-    spec: str,
-    target: str | None,
-    seed: int,
-    define: Sequence[str],
-    param: Sequence[str],
-) -> tuple[CommandOptions, CompiledKernel[Kernel], Fusion, Arguments]:
-    from loopnest.backends.targets import TARGETS
-    from loopnest.facade.kernel_class import compile
-
-    wanted = target or "auto"
-    choice = choose(source, spec, wanted, define, param)
-    if not choice.params:
-        sizes = {**choice.kernel.sizes, **{n: int(v) for n, v in choice.values.items()}}
-        found = choice.kernel.tuned(choice.schedule, wanted, sizes)
-        if found:
-            listed = ", ".join([f"{name}={value}" for name, value in found.items()])
-            click.echo(f"note: tuned on this machine: {listed}; -P sets others", err=True)
-            choice = replace(choice, params=found)
-    fusion = choice.fusion()
-    with patience(f"compiling {choice.label}"):
-        compiled = compile(fusion, target=wanted)
-    slow = TARGETS[compiled.target].checked
-    with patience("making arrays"):
-        arguments = choice.arguments(fusion, seed, _SMALL if slow else None)
-    return choice, compiled, fusion, arguments
+    launch = _Launch.prepared(request, target, seed)
+    launch.describe()
+    launch.time()
 
 
 def _tensor_table(kernel: Kernel) -> Table:
@@ -297,99 +258,312 @@ def _tensor_table(kernel: Kernel) -> Table:
     return table
 
 
-def _describe(
-    choice: CommandOptions, compiled: CompiledKernel[Kernel], arguments: Arguments
-) -> None:
-    values = {**arguments.sizes, **arguments.scalars}
-    shown = ", ".join([f"{name}={_short(value)}" for name, value in values.items()])
-    click.echo(f"{choice.label} on target {compiled.target}" + (f": {shown}" if shown else ""))
-    if compiled.target == "interpret" and any(
-        arguments.sizes.get(name, size) < size for name, size in choice.kernel.sizes.items()
-    ):
-        click.echo(f"(sizes are at most {_SMALL} on this target; -D sets others)")
+@dataclass(frozen=True)
+class _Launch:
+    """A compiled kernel, and the arguments to call it with."""
+
+    choice: CommandOptions
+    compiled: CompiledKernel[Kernel]
+    fusion: Fusion
+    arguments: Arguments
+
+    @classmethod
+    def prepared(cls, request: Request, target: str | None, seed: int) -> _Launch:
+        """Compile what is asked for, with the parameters of a tuning where none are given."""
+        from loopnest.backends.targets import TARGETS
+        from loopnest.facade.kernel_class import compile
+
+        wanted = target or "auto"
+        choice = request.choose(wanted)
+        if not choice.params:
+            sizes = {**choice.kernel.sizes, **{n: int(v) for n, v in choice.values.items()}}
+            found = choice.kernel.tuned(choice.schedule, wanted, sizes)
+            if found:
+                listed = ", ".join([f"{name}={value}" for name, value in found.items()])
+                click.echo(f"note: tuned on this machine: {listed}; -P sets others", err=True)
+                choice = replace(choice, params=found)
+        fusion = choice.fusion()
+        with patience(f"compiling {choice.label}"):
+            compiled = compile(fusion, target=wanted)
+        slow = TARGETS[compiled.target].checked
+        with patience("making arrays"):
+            arguments = choice.arguments(fusion, seed, _SMALL if slow else None)
+        return cls(choice, compiled, fusion, arguments)
+
+    @property
+    def label(self) -> str:
+        return f"{self.choice.label} on target {self.compiled.target}"
+
+    def describe(self) -> None:
+        """Print what is run, with its sizes and scalars."""
+        sizes = self.arguments.sizes
+        values = {**sizes, **self.arguments.scalars}
+        shown = ", ".join([f"{name}={_short(value)}" for name, value in values.items()])
+        click.echo(self.label + (f": {shown}" if shown else ""))
+        if self.compiled.target == "interpret" and any(
+            sizes.get(name, size) < size for name, size in self.choice.kernel.sizes.items()
+        ):
+            click.echo(f"(sizes are at most {_SMALL} on this target; -D sets others)")
+
+    def compare(self, console: Console) -> bool:
+        """Compare one run with the reference, or else with the oracle; say how far off it is."""
+        from loopnest.devtools.harness import expected, judge, oracle
+
+        choice, fusion, arguments = self.choice, self.fusion, self.arguments
+        with patience("running the reference"):
+            target = self.compiled.target
+            wanted = expected(choice.kernel, fusion, arguments, choice.params, target=target)
+            if wanted is None:
+                wanted = oracle(fusion, arguments, target=target)
+        if wanted is None:
+            click.echo("not compared: it is too large for the oracle")
+            return True
+        with patience(f"running {choice.label}"):
+            actual = self.compiled(*arguments.fresh(), **arguments.keywords(fusion))
+        verdicts = judge(fusion, arguments.sizes, actual, wanted)
+        for verdict in verdicts:
+            style = "green" if verdict.ok else "red"
+            word = "right" if verdict.ok else "WRONG"
+            console.print(Text(f"{verdict}: "), Text(word, style=style), sep="")
+        return all(verdict.ok for verdict in verdicts)
+
+    def diagnose(self, console: Console) -> None:
+        """Say which tensor of the nest is the first that differs from the math, and where."""
+        from loopnest.devtools.harness import make_arguments
+        from loopnest.devtools.schedule_check import diagnosed
+        from loopnest.devtools.trial_sizes import trial_sizes
+        from loopnest.proofs.size_choice import points_at
+
+        program, arguments, where = self.compiled.kernel.program, self.arguments, ""
+        if points_at(program, arguments.sizes) > _MOST_DIAGNOSED:
+            small = next(trial_sizes(program), None)
+            if small is None:
+                return
+            ranges = self.choice.kernel.ranges
+            arguments = make_arguments(self.fusion, {**arguments.sizes, **small}, ranges)
+            where = at_sizes(arguments.sizes)
+        with patience("looking for the first tensor that differs"):
+            found = diagnosed(self.compiled.kernel, self.fusion, arguments)
+        if found is None:
+            return
+        if found.ok:
+            console.print(Text(self._innocent(where)))
+        elif found.tensor:
+            console.print(Text(f"the first tensor that differs{where}:", style="bold"))
+            for line in diagnosis_lines(found):
+                console.print(Text(f"  {line}"))
+
+    def _innocent(self, where: str) -> str:
+        """Return what to think where every tensor of the nest has the values of the math."""
+        kernel, target = self.choice.kernel, self.compiled.target
+        if where:
+            return f"every tensor has the values of the math{where}; set other small sizes by -D"
+        if kernel.reference is not None:
+            return (
+                "every tensor of the nest has the values of the math, run by the interpreter: the "
+                f"reference says something else than the math of {kernel.name}"
+                + ("" if target == "interpret" else f", or target {target} errs")
+            )
+        return f"the interpreter runs this nest rightly: target {target} errs"
+
+    def time(self) -> None:
+        """Measure it."""
+        with patience(f"measuring {self.choice.label}"):
+            found = self.compiled.bench(
+                *self.arguments.arrays, **self.arguments.keywords(self.fusion)
+            )
+        click.echo(f"{1e3 * min(found.times):.3f} ms at best, {found}")
 
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _compared(
-    console: Console,
-    choice: CommandOptions,
-    compiled: CompiledKernel[Kernel],
-    fusion: Fusion,
-    arguments: Arguments,
-) -> bool:
-    """Compare one run with the reference, or else with the oracle; say how far off it is."""
-    from loopnest.devtools.harness import expected, judge, oracle
-
-    with patience("running the reference"):
-        target = compiled.target
-        wanted = expected(choice.kernel, fusion, arguments, choice.params, target=target)
-        if wanted is None:
-            wanted = oracle(fusion, arguments, target=target)
-    if wanted is None:
-        click.echo("not compared: it is too large for the oracle")
-        return True
-    with patience(f"running {choice.label}"):
-        actual = compiled(*arguments.fresh(), **arguments.keywords(fusion))
-    verdicts = judge(fusion, arguments.sizes, actual, wanted)
-    for verdict in verdicts:
-        style = "green" if verdict.ok else "red"
-        word = "right" if verdict.ok else "WRONG"
-        console.print(Text(f"{verdict}: "), Text(word, style=style), sep="")
-    return all(verdict.ok for verdict in verdicts)
+# profile, explain, report
 
 
-def _diagnosed(
-    console: Console,
-    choice: CommandOptions,
-    compiled: CompiledKernel[Kernel],
-    fusion: Fusion,
-    arguments: Arguments,
-) -> None:
-    """Say which tensor of the nest is the first that differs from the math, and where."""
-    from loopnest.devtools.harness import make_arguments
-    from loopnest.devtools.schedule_check import diagnosed
-    from loopnest.devtools.trial_sizes import trial_sizes
-    from loopnest.proofs.size_choice import points_at
+def profile(request: Request, device: str, as_json: bool) -> None:
+    """Count what a kernel does at given sizes, and what bounds its time on a GPU.
 
-    program = compiled.kernel.program
-    where = ""
-    if points_at(program, arguments.sizes) > _MOST_DIAGNOSED:
-        small = next(trial_sizes(program), None)
-        if small is None:
-            return
-        arguments = make_arguments(fusion, {**arguments.sizes, **small}, choice.kernel.ranges)
-        where = at_sizes(arguments.sizes)
-    with patience("looking for the first tensor that differs"):
-        found = diagnosed(compiled.kernel, fusion, arguments)
-    if found is None:
+    Nothing is run. Bytes and sectors of memory, conflicts of banks, barriers, arithmetic and
+    registers are those of the schedule 'gpu', or of the one that is named.
+    """
+    from loopnest.costs import profile as counted
+
+    choice = request.choose("cuda")
+    fusion, kernel = _lowered(choice)
+    sizes = choice.sizes(fusion)
+    with patience(f"counting {choice.label}"):
+        found = counted(kernel, device=device, **sizes)
+        text = json.dumps(found.to_dict(), indent=2) if as_json else str(found)
+    click.echo(text)
+    if not as_json:
+        print_notes(kernel)
+
+
+def _lowered(choice: CommandOptions) -> tuple[Fusion, Kernel]:
+    from loopnest.facade.kernel_class import lower
+
+    fusion = choice.fusion()
+    choice.check_values(fusion)
+    with patience(f"lowering {choice.label}"):
+        return fusion, lower(fusion)
+
+
+def explain(request: Request, tensor: str | None, as_json: bool) -> None:
+    """Say why a kernel came out as it did, of each tensor or of TENSOR.
+
+    Where it is computed, which call put it there, and what takes it deeper; why its memory is as
+    large as it is; each test around it, and what makes it superfluous. It holds for all sizes.
+    """
+    from loopnest.devtools.explanation import explain as explained
+
+    choice = request.choose(None)
+    _, kernel = _lowered(choice)
+    with patience(f"trying what would change {choice.label}"):
+        found = explained(kernel)
+    if tensor is not None:
+        known = [one.name for one in found]
+        if tensor not in known:
+            raise CliError(
+                f"{choice.label}: it computes no tensor '{tensor}'; it has {', '.join(known)}"
+            )
+        found = found[tensor]
+    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+
+
+def report(request: Request, output: str | None, beside: str | None, device: str) -> None:
+    """Write a page about a kernel: math, axes, nest, tiles, passes, code, costs, reasons, proof.
+
+    The page is one file that needs no network: open it in a browser. With --beside it shows another
+    schedule of the same kernel next to it. Counts and tiles are those of the sizes of the kernel.
+    """
+    from loopnest.devtools.kernel_report import Subject, report_page
+
+    choices = [request.choose("cuda")]
+    if beside is not None:
+        other = f"{request.spec.rsplit('@', 1)[0]}@{beside}"
+        choices.append(replace(request, spec=other).choose("cuda"))
+    path = Path(output or f"{choices[0].label.replace('@', '_')}.html")
+    _check_place(path)
+    subjects = []
+    for choice in choices:
+        fusion, kernel = _lowered(choice)
+        subjects.append(Subject(choice.label, fusion, kernel, choice.sizes(fusion), device))
+    label = " and ".join([subject.label for subject in subjects])
+    with patience(f"writing about {label}"):
+        page = report_page(tuple(subjects))
+    with _writing(path):
+        path.write_text(page, encoding="utf-8")
+    click.echo(f"{path}: {len(page) / 1e6:.1f} MB about {label}")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CliError(f"{path}: it cannot be written: {error.strerror}") from None
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a path that cannot be written, before there is anything to write."""
+    fresh = not path.exists()
+    if path.is_fifo():  # whoever reads it would see its end
         return
-    if found.ok:
-        console.print(Text(_innocent(choice, compiled, where)))
-    elif found.tensor:
-        console.print(Text(f"the first tensor that differs{where}:", style="bold"))
-        for line in diagnosis_lines(found):
-            console.print(Text(f"  {line}"))
+    with _writing(path):
+        path.open("ab").close()
+    if fresh:
+        path.unlink()
 
 
-def _innocent(choice: CommandOptions, compiled: CompiledKernel[Kernel], where: str) -> str:
-    """Return what to think where every tensor of the nest has the values of the math."""
-    if where:
-        return f"every tensor has the values of the math{where}; set other small sizes by -D"
-    if choice.kernel.reference is not None:
-        return (
-            "every tensor of the nest has the values of the math, run by the interpreter: the "
-            f"reference says something else than the math of {choice.kernel.name}"
-            + ("" if compiled.target == "interpret" else f", or target {compiled.target} errs")
-        )
-    return f"the interpreter runs this nest rightly: target {compiled.target} errs"
+# tune
 
 
-def _timed(
-    choice: CommandOptions, compiled: CompiledKernel[Kernel], fusion: Fusion, arguments: Arguments
+def tune_schedule(
+    request: Request, target: str | None, budget: str, diff: bool, as_json: bool
 ) -> None:
-    with patience(f"measuring {choice.label}"):
-        found = compiled.bench(*arguments.arrays, **arguments.keywords(fusion))
-    click.echo(f"{1e3 * min(found.times):.3f} ms at best, {found}")
+    """Find the fastest parameters of a schedule, of those that it declares by ln.choice.
+
+    Candidates that a constraint, a schedule call, a proof or counts rule out are not run; the
+    others are timed in turn, each in a process of its own. The result is kept for this machine.
+    """
+    from loopnest.devtools.tuned_rows import as_json as plain
+    from loopnest.devtools.tuning import defaults_diff, tune
+
+    choice = request.choose(target or "auto")
+    sizes = {name: whole(name, value) for name, value in choice.values.items()}
+    with redirect_stdout(sys.stderr if diff or as_json else sys.stdout):
+        found = tune(choice.kernel, choice.schedule, target or "auto", sizes, budget)
+    if as_json:
+        shown: dict[str, Any] = asdict(found)
+        shown["parameters"] = {n: plain(v) for n, v in found.parameters.items()}
+        shown["timed"] = [
+            [{n: plain(v) for n, v in candidate.items()}, ratio] for candidate, ratio in found.timed
+        ]
+        shown["row"] = None if found.row is None else str(found.row)
+        click.echo(json.dumps(shown, indent=2))
+    elif diff:
+        click.echo(defaults_diff(choice.kernel, choice.schedule, found.parameters), nl=False)
+
+
+# machine
+
+MACHINE_HELP = """\
+Show what is known of this machine's processor.
+
+It is measured once, in about a second, and kept with the compiled kernels. Compiler flags and the
+defaults of "cpu" schedules follow from it; ln.machine() returns it. LOOPNEST_MACHINE=any in the
+environment takes the facts of no particular machine, so that texts can be compared.
+"""
+
+
+@click.command("machine", help=MACHINE_HELP, short_help="Show what is known of this machine.")
+@click.option("--again", is_flag=True, help="Measure now, whatever is known.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for other programs.")
+def show_machine(again: bool, as_json: bool) -> None:
+    """Print the facts as a table, or as JSON."""
+    from loopnest.backends.cpu.machine_probe import forget_machine, machine
+
+    if again:
+        forget_machine()
+    with patience("measuring"):
+        found = machine()
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    table = table_of("fact", "value")
+    for fact, value in _facts(found):
+        table.add_row(fact, value)
+    print_table(table)
+
+
+def _facts(found: MachineFacts) -> list[tuple[str, str]]:
+    from loopnest.backends.cpu.machine_probe import vector_flags
+
+    unknown = "not measured"
+    levels = [f"L{level} {_bytes(size)}" for level, size in enumerate(found.caches, 1)]
+    flops = f"{found.flops / 1e9:.0f} GFLOP/s of float32" if found.flops else unknown
+    bandwidth = f"{found.bandwidth / 1e9:.0f} GB/s" if found.bandwidth else unknown
+    return [
+        ("processor", found.name),
+        ("cores", str(found.cores)),
+        ("vectors that pay", f"{found.vector_bytes} bytes, {found.lanes(4)} float32"),
+        ("vector registers", str(found.vector_registers)),
+        ("data caches", ", ".join(levels)),
+        ("peak of a core", flops),
+        ("copy by all cores", bandwidth),
+        ("flags of the compiler", " ".join(vector_flags(found)) or "-"),
+    ]
+
+
+def _bytes(size: int) -> str:
+    """Return a size in the largest unit that divides it.
+
+    >>> _bytes(48 << 10), _bytes(1 << 20)
+    ('48 KiB', '1 MiB')
+    """
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} bytes"
