@@ -16,8 +16,7 @@ import pytest
 
 import loopnest as ln
 from loopnest import kir
-from loopnest.pictures.stages_picture import pipeline_of
-from loopnest.pictures.tile_picture import touched_by
+from loopnest.pictures.tile_picture import pipeline_of, touched_by
 
 PT = ln.ParallelType
 SVG = "{http://www.w3.org/2000/svg}"

@@ -1,8 +1,10 @@
 """Pictures of tensors and kernels: SVG text, drawn from index maps and nests, without a library.
 
 - `domain_picture`: the axes of a TensorView from root to leaf, as a tree of transforms.
-- `nest_picture`: a kernel's nest as nested boxes, and where its buffers live.
-- `tile_picture`: which thread touches which element of a buffer, with its banks and conflicts.
+- `kernel_picture`: a kernel's nest as nested boxes, and where its buffers live; one of its buffers.
+- `tile_picture`: which thread touches which element of a buffer, with its banks and conflicts, and
+  in which of its stages a circular one is filled and read.
+- `math_picture`: tensors below those that they are computed from.
 - `roofline_picture`: a profile under the roofs of its GPU.
 
 All draw on a `Canvas` (`svg`), whose styles follow the reader's light or dark page. A picture is
