@@ -1,13 +1,17 @@
 """Automatic schedules: `auto_schedule(fusion, target)`.
 
-Schedulers use public primitives alone and know a fusion as math: which axes its tensors share, read
-and fold (`iteration_space`). Each is a file to read as an example: `pointwise_loops` (gathers too),
-`fold_loops` (sums, softmax, norms), `contraction_loops` (products of matrices, convolutions, with
-operands that are computed on the way), `convolution_loops` (convolutions of many channels on a
-CPU), `window_loops` (pooling), `scan_loops`, `scatter_loops`, `transpose_loops`. What none of these
-takes as a whole goes in stages (`stage_parts`, `composed_stages`), each by the one that takes it;
-`stage_loops` has the loops of the rest. `scheduler_table` is the registry; a user's own scheduler
-is asked first.
+In comes a fusion that is math alone, out goes the same one under a schedule of public primitives.
+Schedulers know no operation: `iteration_space` says which axes its tensors share, read and fold,
+`scheduler_table` asks one after the other whether it accepts them, a user's own first. Types to
+know: `IterationSpace`, `LabelledAxes` (`loop_shapes`: the same loops for tensors of other axes, by
+label) and `Processor`.
+
+Each scheduler is a file to read as an example: `pointwise_loops` (gathers too), `fold_loops` (sums,
+softmax, norms), `contraction_loops` (products of matrices, convolutions, with operands that are
+computed on the way), `convolution_loops` (convolutions of many channels on a CPU), `window_loops`
+(pooling), `scan_loops`, `scatter_loops`, `sort_loops`, `transpose_loops`. What none of these takes
+as a whole goes in stages (`composed_stages`), each by the one that takes it; `stage_loops` has the
+loops of the rest.
 """
 
 from loopnest.schedulers.processor_facts import Processor

@@ -24,7 +24,6 @@ from loopnest.schedulers.contraction_parts import (
     ends_in,
     has_windows,
     is_computed,
-    steps,
     widest_read,
 )
 from loopnest.schedulers.iteration_space import (
@@ -32,6 +31,7 @@ from loopnest.schedulers.iteration_space import (
     has_border,
     iteration_space,
     reductions,
+    steps,
     upstream,
 )
 from loopnest.schedulers.loop_shapes import (
@@ -40,9 +40,9 @@ from loopnest.schedulers.loop_shapes import (
     divided_by_numbers,
     even_part,
     is_at_least,
+    numbered,
     on_grid,
     one_size_each,
-    symbolic_labels,
     with_copies,
 )
 from loopnest.schedulers.processor_facts import Processor
@@ -157,17 +157,11 @@ class _OneSizeLoops:
         self.results = [t for t in self.space.definitions if t not in before]
         named = [row for label, dims in found.groups for row in self._one_size(label, dims)]
         self.groups = tuple(named)
-        symbolic = symbolic_labels(self.space, self.groups)
-        self.symbolic = symbolic | {p for p, whole in _PARTS.items() if whole in symbolic}
 
     def _one_size(self, label: str, dims: list[int]) -> list[tuple[str, list[int]]]:
         """Return dimensions in groups of one symbolic extent; the last has the label itself."""
         *outer, last = one_size_each(self.space, dims) or [[]]
         return [*[(f"{label} {n}", own) for n, own in enumerate(outer)], (label, last)]
-
-    def axes(self, tensor: ln.TensorView) -> LabelledAxes:
-        """Return the axes of a tensor by label."""
-        return LabelledAxes(tensor, self.space.axes[tensor], self.groups)
 
     def labels(self, *prefixes: str) -> list[str]:
         """Return the labels that begin so, of groups with dimensions."""
@@ -178,22 +172,14 @@ def _shaped(fusion: ln.Fusion, tile: tuple[int, int], lanes: int) -> _Shaped:
     """Make the axes of all results [bands of columns…, tiles of rows…, row, column, lane]."""
     loops = _OneSizeLoops(fusion)
     rows = even_part(loops.space.elements(dict(loops.groups)["rows"]), tile[0])
-    bands: list[str] = []
-    tiles: list[str] = []
-    for tensor in loops.results:
-        axes = loops.axes(tensor)
-        axes.split("rows", rows, "tiles", "row")
-        axes.split("columns", lanes, "columns", "lane")
-        axes.split("columns", tile[1] // lanes, "bands", "column")
-        outer = [*loops.labels("batch", "columns "), "bands"]
-        bands = axes.spread(outer, loops.symbolic, "band")
-        tiles = axes.spread([*loops.labels("rows "), "tiles"], loops.symbolic, "tile")
-        axes.order([*bands, *tiles, "row", "column", "lane"])
+    axes = LabelledAxes(loops.space, loops.results, loops.groups)
+    axes.split("rows", rows, "tiles", "row")
+    axes.split("columns", lanes, "columns", "lane")
+    axes.split("columns", tile[1] // lanes, "bands", "column")
+    bands = axes.spread([*loops.labels("batch", "columns "), "bands"], "band")
+    tiles = axes.spread([*loops.labels("rows "), "tiles"], "tile")
+    axes.order([*bands, *tiles, "row", "column", "lane"])
     return _Shaped(loops.space, loops.parts, fusion.outputs[-1], len(bands), len(tiles))
-
-
-_PARTS = {"bands": "columns", "tiles": "rows"}
-"""The label of an axis that a split makes, and of the axis that it splits."""
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -284,7 +270,7 @@ def _copy_tiles(space: IterationSpace, parts: Contraction, rows: int) -> None:
     """
     left = parts.left
     left.memory = ln.GLOBAL
-    axes = LabelledAxes(left, space.axes[left], parts.groups)
+    axes = LabelledAxes(space, [left], parts.groups)
     axes.split("rows", rows, "tiles", "row")
     axes.merge(["batch", "tiles"], "tiles")
     axes.order(["tiles", "folded", "row"])
@@ -353,35 +339,28 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     space, parts, result = loops.space, loops.parts, fusion.outputs[-1]
     total = parts.total
     fragments = [operand.cache_after() for operand in (parts.left, parts.right)]
-    slices = [*loops.labels("folded "), "slices"]
-    for tensor in (*loops.results, total, parts.left, parts.right):
-        axes = loops.axes(tensor)
-        axes.split("rows", THREADS * OWN, "tiles", "rows")
-        axes.split("columns", THREADS * OWN, "bands", "columns")
-        axes.split("folded", DEPTH, "slices", "term")
-        # Bands and tiles are not merged: in an operand one of them is a broadcast axis, and windows
-        # are followed through no loop that is merged with one.
-        outer = [*loops.labels("batch", "columns "), "bands"]
-        grid = axes.spread(outer, loops.symbolic, "band", GRID - 1)
-        grid += axes.spread([*loops.labels("rows "), "tiles"], loops.symbolic, "tile", 1)
-        if tensor is parts.left:
-            axes.order([*grid, "", *slices, "columns", "term", "rows"])
-        elif tensor is parts.right:
-            axes.order([*grid, "", *slices, "rows", "term", "columns"])
-        else:
-            axes.split("rows", OWN, "y", "row")
-            axes.split("columns", OWN, "x", "column")
-            axes.order([*grid, "", *slices, "y", "x", "term", "row", "column"])
-            axes.parallelize(_THREADS)
-        axes.parallelize(dict(on_grid(grid)))
+    results = [*loops.results, total]
+    axes = LabelledAxes(space, [*results, parts.left, parts.right], loops.groups)
+    axes.split("rows", THREADS * OWN, "tiles", "rows")
+    axes.split("columns", THREADS * OWN, "bands", "columns")
+    axes.split("folded", DEPTH, "slices", "term")
+    # Bands and tiles are not merged: in an operand one of them is a broadcast axis, and windows are
+    # followed through no loop that is merged with one.
+    grid = axes.spread([*loops.labels("batch", "columns "), "bands"], "band", GRID - 1)
+    grid += axes.spread([*loops.labels("rows "), "tiles"], "tile", 1)
+    outer = [*grid, "", *loops.labels("folded "), "slices"]
+    axes.order([*outer, "columns", "term", "rows"], [parts.left])
+    axes.order([*outer, "rows", "term", "columns"], [parts.right])
+    axes.split("rows", OWN, "y", "row", results)
+    axes.split("columns", OWN, "x", "column", results)
+    axes.order([*outer, "y", "x", "term", "row", "column"], results)
+    axes.parallelize(_THREADS, results)
+    axes.parallelize(on_grid(grid))
     stored = dear_before_windows(parts)
     for tensor in stored:
         tensor.memory = ln.GLOBAL
-        parts_of = divided_by_numbers(space, space.all_of(tensor))
-        groups = [(str(n), dims) for n, dims in enumerate(parts_of)]
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        labels = [label for label, _ in groups]
-        axes.to_threads(labels, symbolic_labels(space, groups), processor.threads)
+        groups = numbered("", divided_by_numbers(space, space.all_of(tensor)))
+        LabelledAxes(space, [tensor], groups).to_threads(processor.threads)
         result.new_launch()
     total.compute_at(result, result.ndim - 4)
     parts.pairs.compute_at(total, -1)

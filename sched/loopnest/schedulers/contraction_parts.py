@@ -19,6 +19,7 @@ from loopnest.schedulers.iteration_space import (
     has_border,
     reads_parts,
     reductions,
+    steps,
     upstream,
 )
 from loopnest.schedulers.loop_shapes import in_memory_order
@@ -94,12 +95,6 @@ def ends_in(space: IterationSpace, total: ln.TensorView, results: frozenset[int]
     return all(space.all_of(tensor) <= results for tensor in after) and all(
         frozenset(write.order) == results for write in space.writes
     )
-
-
-def steps(operand: ln.TensorView) -> list[ln.TensorView]:
-    """Return an operand and the tensors between it and its inputs, each behind what reads it."""
-    own = upstream([operand])
-    return [t for t in reversed(operand.fusion.tensors) if t in own and not t.is_input]
 
 
 def _dimensions(operand: ln.TensorView, space: IterationSpace) -> frozenset[int]:

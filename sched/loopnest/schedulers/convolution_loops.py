@@ -9,7 +9,7 @@
 A step of the innermost loop loads a few vectors of weights and, for each pixel of the tile, one
 element of the image into all lanes. So windows of any stride cost what neighbouring ones cost. The
 step stands under no predicate: the part of the image that a core copies has all that whole tiles
-read. Which tile, says `convolution_tiles`.
+read.
 """
 
 from __future__ import annotations
@@ -20,20 +20,98 @@ from math import gcd
 
 import loopnest as ln
 from loopnest.scalar.expr import Coordinate, walk
-from loopnest.schedulers.contraction_parts import contraction, ends_in, steps
-from loopnest.schedulers.convolution_tiles import RegisterTile, best_tile
+from loopnest.schedulers.contraction_parts import contraction, ends_in
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     iteration_space,
+    steps,
     upstream,
 )
 from loopnest.schedulers.loop_shapes import (
     LabelledAxes,
     largest_divisor,
-    symbolic_labels,
     with_copies,
 )
 from loopnest.schedulers.processor_facts import Processor
+
+# Register tiles: vectors of channels by pixels, whose sums a core keeps
+#
+# Source: Georganas et al., "Anatomy of high-performance deep learning convolutions on SIMD
+# architectures" (2018).
+
+VECTORS = ((2, 1.0), (3, 1.0), (1, 0.9))
+"""How many vectors of channels a tile may have, and which part of a core's arithmetic it can use:
+with one vector each product of vectors needs a load of its own."""
+SUMS = 12
+"""Vectors of sums that a tile needs to use all of a core's arithmetic: a core begins two products
+of vectors a cycle, each is ready 4 to 5 cycles later, and 12 is the next number that two and three
+vectors divide."""
+FREE_REGISTERS = 2
+"""Registers of a step that hold neither sums nor weights: elements of the image."""
+TALL = 16
+"""Tiles divide the rows of an image that has more rows than this, so that it can be cut between
+tiles where a core's cache does not hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """The sums that a core keeps in registers.
+
+    Args:
+        lanes: of a vector of channels.
+        vectors: of channels.
+        rows: of pixels.
+        columns: of pixels.
+        worth: the part of a core's arithmetic that gives results, from 0 to 1: what lies beyond the
+            end of a row or an image gives none.
+    """
+
+    lanes: int
+    vectors: int
+    rows: int
+    columns: int
+    worth: float
+
+    def order(self) -> tuple[float, int, int]:
+        """Return what the better one of two tiles has more of."""
+        return round(self.worth, 2), self.vectors * self.rows * self.columns, self.columns
+
+
+def _filled(extent: int, tile: int) -> float:
+    """Return which part of the elements of whole tiles an axis has.
+
+    >>> _filled(56, 14), _filled(7, 4)
+    (1.0, 0.875)
+    """
+    return extent / (-(-extent // tile) * tile)
+
+
+def best_tile(
+    channels: int, rows: int, columns: int, lanes: int, registers: int
+) -> RegisterTile | None:
+    """Return the tile of the most worth for vectors of so many lanes, and so many registers.
+
+    None where channels are no multiple of half a vector.
+
+    >>> best_tile(64, 56, 56, 16, 32)
+    RegisterTile(lanes=16, vectors=2, rows=1, columns=14, worth=1.0)
+    >>> best_tile(64, 8, 8, 8, 16)
+    RegisterTile(lanes=8, vectors=2, rows=2, columns=3, worth=0.88...)
+    """
+    found: list[RegisterTile] = []
+    # Vectors divide the channels, or each lane would have a predicate.
+    sizes = [(own, n, part * own / lanes) for own in (lanes, lanes // 2) for n, part in VECTORS]
+    for own, vectors, part in [row for row in sizes if channels % (row[0] * row[1]) == 0]:
+        most = (registers - FREE_REGISTERS - vectors) // vectors
+        for width in range(1, min(most, columns) + 1):
+            for height in range(1, min(most // width, rows) + 1):
+                if rows % height and rows > TALL:
+                    continue
+                worth = part * _filled(columns, width) * _filled(rows, height)
+                worth *= min(1.0, width * height * vectors / SUMS)
+                found.append(RegisterTile(own, vectors, height, width, worth))
+    return max(found, key=RegisterTile.order, default=None)
+
 
 BROADCAST_BYTES = 32
 """The shortest vectors that x86 fills with an element in all lanes by one load (AVX). Shorter ones
@@ -291,29 +369,26 @@ def _shape_results(
     groups += [(name, [d]) for name, d in zip(names, found.pixels, strict=True)]
     groups.append(("channel", found.channels))
     tiles, part = _tiles_at_once(space, found, tile, processor)
-    symbolic = symbolic_labels(space, groups)
     images = [label for label, _ in groups if label.startswith("image")]
     blocks = ["block"] if part < tiles else []
     line = ["line"] if columns % tile.columns else []
     page = ["page"] if rows % tile.rows else []
     stored = _stored_at_once(found, columns, processor)
-    tasks: list[str] = []
-    for tensor in [t for t in space.definitions if t not in before]:
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        axes.split("column", tile.columns if line else stored, "columns", "column")
-        for label in line:
-            axes.split_once("columns", label)
-        axes.split("row", tile.rows, "rows", "row")
-        for label in page:
-            axes.split_once("rows", label)
-        for label in blocks:
-            axes.split("rows", part, label, "rows")
-        axes.split("channel", tile.lanes, "vector", "lane")
-        axes.split("vector", tile.vectors, "band", "vector")
-        tasks = axes.spread([*images, *blocks], symbolic, "task")
-        outside = [*tasks, *page, *line, "band", *[name + "s" for name in names[:-1]]]
-        axes.order([*outside, "vector", *names[:-1], "columns", "lane", "column"])
-        axes.parallelize(dict.fromkeys(tasks or ["band"], ln.ParallelType.cpu_parallel))
+    axes = LabelledAxes(space, [t for t in space.definitions if t not in before], groups)
+    axes.split("column", tile.columns if line else stored, "columns", "column")
+    for label in line:
+        axes.split_once("columns", label)
+    axes.split("row", tile.rows, "rows", "row")
+    for label in page:
+        axes.split_once("rows", label)
+    for label in blocks:
+        axes.split("rows", part, label, "rows")
+    axes.split("channel", tile.lanes, "vector", "lane")
+    axes.split("vector", tile.vectors, "band", "vector")
+    tasks = axes.spread([*images, *blocks], "task")
+    outside = [*tasks, *page, *line, "band", *[name + "s" for name in names[:-1]]]
+    axes.order([*outside, "vector", *names[:-1], "columns", "lane", "column"])
+    axes.parallelize(dict.fromkeys(tasks or ["band"], ln.ParallelType.cpu_parallel))
     return _ResultLoops(bool(tasks), bool(page), bool(line), stored)
 
 
@@ -378,7 +453,7 @@ def _pack(
     terms = [(f"term {d}", [d]) for d in found.folded]
     others = [(f"image {d}", [d]) for d in (*found.outer, *found.pixels)]
     groups = [*others, ("channel", found.channels), *terms]
-    axes = LabelledAxes(packed, space.axes[packed], groups)
+    axes = LabelledAxes(space, [packed], groups)
     axes.split("channel", tile.lanes, "vector", "lane")
     axes.split("vector", tile.vectors, "band", "vector")
     axes.order(["band", *[f"term {d}" for d in found.terms], "vector", "lane"])

@@ -22,15 +22,16 @@ from loopnest.schedulers.iteration_space import (
 )
 from loopnest.schedulers.loop_shapes import (
     GRID,
+    Groups,
     LabelledAxes,
     coalesced,
     divided_by_numbers,
     is_at_least,
     lane_part,
     largest_divisor,
+    numbered,
     on_grid,
     reference,
-    symbolic_labels,
     widest,
     with_copies,
 )
@@ -103,14 +104,10 @@ def _folds_neighbours(space: IterationSpace) -> bool:
     return not order or order[-1] in space.reduced
 
 
-def _groups(
-    space: IterationSpace, one_size: bool
-) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
-    """Return the coalesced dimensions by label, and the labels of those kept and folded."""
-    kept = [(f"kept{n}", dims) for n, dims in enumerate(coalesced(space, space.kept, one_size))]
-    inner = coalesced(space, space.reduced, one_size)
-    folded = [(f"folded{n}", dims) for n, dims in enumerate(inner)]
-    return [*kept, *folded], [label for label, _ in kept], [label for label, _ in folded]
+def _groups(space: IterationSpace, kept: list[list[int]]) -> tuple[Groups, list[str], list[str]]:
+    """Return the dimensions by label, coalesced, and the labels of those kept and folded."""
+    own, inner = numbered("kept", kept), numbered("folded", coalesced(space, space.reduced, True))
+    return [*own, *inner], [label for label, _ in own], [label for label, _ in inner]
 
 
 _CHAINS = 4
@@ -168,9 +165,7 @@ def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large:
     Returns:
         The number of loops over kept axes: one where no inner extent of them is symbolic.
     """
-    groups, kept, folded = _groups(space, one_size=True)
-    symbolic = symbolic_labels(space, groups)
-    rows: list[str] = []
+    groups, kept, folded = _groups(space, coalesced(space, space.kept, True))
     row = space.elements(groups[-1][1])
     lanes = _lanes(fusion, processor)
     in_lanes = is_at_least(row, 2 * lanes)
@@ -178,17 +173,16 @@ def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large:
     # Of a long row the last step alone is short: a loop of its own, with a test in each lane.
     long = row is not None and row >= _LONG * _CHAINS * lanes
     chains = in_lanes and (whole or long)
-    for tensor in space.definitions:
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        rows = axes.spread(kept, symbolic, "rows")
-        if in_lanes:
-            axes.split(folded[-1], lanes, "steps", "lanes")
-        if chains:
-            axes.split("steps", _CHAINS, "steps", "chains")
-        if chains and not whole:
-            axes.parallelize({"chains": ln.ParallelType.unswitch})
-        if large:
-            axes.parallelize(dict.fromkeys(rows, ln.ParallelType.cpu_parallel))
+    axes = LabelledAxes(space, space.definitions, groups)
+    rows = axes.spread(kept, "rows")
+    if in_lanes:
+        axes.split(folded[-1], lanes, "steps", "lanes")
+    if chains:
+        axes.split("steps", _CHAINS, "steps", "chains")
+    if chains and not whole:
+        axes.parallelize({"chains": ln.ParallelType.unswitch})
+    if large:
+        axes.parallelize(dict.fromkeys(rows, ln.ParallelType.cpu_parallel))
     if in_lanes:
         if not chains:
             whole = row is None or row % lanes == 0
@@ -208,11 +202,7 @@ def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, lar
 
     Columns of a block are [vectors, lanes] where they are vectors: their sums are in registers.
     """
-    groups, kept, folded = _groups(space, one_size=True)
-    symbolic = symbolic_labels(space, groups)
-    if kept[-1] in symbolic:
-        symbolic |= {"blocks"}
-    outer: list[str] = []
+    groups, kept, folded = _groups(space, coalesced(space, space.kept, True))
     count = space.elements(groups[len(kept) - 1][1])
     lanes = _lanes(fusion, processor)
     vectors = 0
@@ -220,18 +210,17 @@ def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, lar
         vectors = _block_vectors(space, lanes, processor)
     width = vectors * lanes or lane_part(count, processor.columns, processor.lanes)
     blocks = is_at_least(count, width + 1)
-    for tensor in space.definitions:
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        if blocks:
-            axes.split(kept[-1], width, "blocks", "columns")
-        else:
-            axes.merge(kept[-1:], "columns")
-        if vectors:
-            axes.split("columns", lanes, "columns", "lanes")
-        outer = axes.spread([*kept[:-1], "blocks"], symbolic, "outer")
-        axes.order([*outer, *folded, "columns", "lanes"])
-        if large:
-            axes.parallelize(dict.fromkeys(outer, ln.ParallelType.cpu_parallel))
+    axes = LabelledAxes(space, space.definitions, groups)
+    if blocks:
+        axes.split(kept[-1], width, "blocks", "columns")
+    else:
+        axes.merge(kept[-1:], "columns")
+    if vectors:
+        axes.split("columns", lanes, "columns", "lanes")
+    outer = axes.spread([*kept[:-1], "blocks"], "outer")
+    axes.order([*outer, *folded, "columns", "lanes"])
+    if large:
+        axes.parallelize(dict.fromkeys(outer, ln.ParallelType.cpu_parallel))
     _inline(fusion, space, len(outer))
     if vectors:
         # What a fold reads is computed in the lanes of its loop: these become vectors after that.
@@ -317,18 +306,15 @@ def alone_on_cores(fusion: ln.Fusion, processor: Processor) -> None:
     Where inner extents are symbolic, a chunk is a row.
     """
     space = with_copies(fusion, keep_inputs=True)
-    groups, kept, folded = _groups(space, one_size=True)
-    symbolic = symbolic_labels(space, groups)
+    groups, kept, folded = _groups(space, coalesced(space, space.kept, True))
     lanes = _lanes(fusion, processor)
-    chunks: list[str] = []
-    for tensor in space.definitions:
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        axes.merge(kept, "kept")
-        *chunks, last = axes.spread(folded, symbolic, "folded")
-        if not chunks:
-            axes.split(last, processor.chunk, "chunks", last)
-            chunks = ["chunks"]
-        axes.split(last, lanes, "steps", "lanes")
+    axes = LabelledAxes(space, space.definitions, groups)
+    axes.merge(kept, "kept")
+    *chunks, last = axes.spread(folded, "folded")
+    if not chunks:
+        axes.split(last, processor.chunk, "chunks", last)
+        chunks = ["chunks"]
+    axes.split(last, lanes, "steps", "lanes")
     partial = []
     count = space.elements(space.reduced)
     for tensor in reductions(fusion):
@@ -356,29 +342,23 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     row = space.elements(space.reduced)
     is_held = row is not None and row <= HELD * processor.threads
     space = with_copies(fusion, keep_inputs=is_held)
-    own = [(f"kept{n}", d) for n, d in enumerate(divided_by_numbers(space, space.kept))]
-    inner = [(f"folded{n}", d) for n, d in enumerate(coalesced(space, space.reduced, True))]
-    groups = [*own, *inner]
-    kept, folded = [label for label, _ in own], [label for label, _ in inner]
-    symbolic = symbolic_labels(space, groups)
+    groups, kept, folded = _groups(space, divided_by_numbers(space, space.kept))
     by_rows = _folds_neighbours(space)
-    blocks: list[str] = []
-    for tensor in space.definitions:
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        blocks = axes.spread(kept, symbolic, "kept", GRID)
-        runs = axes.spread(folded, symbolic, "folded")
-        threads = {"x": ln.ParallelType.block_x, "y": ln.ParallelType.block_y}
-        if not by_rows:
-            axes.split(runs[-1], processor.threads // WARP, "steps", "y")
-            if blocks:
-                axes.split(blocks[-1], WARP, "blocks", "x")
-                blocks[-1] = "blocks"
-        elif len(runs) > 1:
-            axes.split(runs[-1], WARP, "steps", "x")
-            axes.split(runs[-2], processor.threads // WARP, "outer steps", "y")
-        else:
-            axes.split(runs[-1], processor.threads, "steps", "x")
-        axes.parallelize({**on_grid(blocks), **threads})
+    axes = LabelledAxes(space, space.definitions, groups)
+    blocks = axes.spread(kept, "kept", GRID)
+    runs = axes.spread(folded, "folded")
+    threads = {"x": ln.ParallelType.block_x, "y": ln.ParallelType.block_y}
+    if not by_rows:
+        axes.split(runs[-1], processor.threads // WARP, "steps", "y")
+        if blocks:
+            axes.split(blocks[-1], WARP, "blocks", "x")
+            blocks[-1] = "blocks"
+    elif len(runs) > 1:
+        axes.split(runs[-1], WARP, "steps", "x")
+        axes.split(runs[-2], processor.threads // WARP, "outer steps", "y")
+    else:
+        axes.split(runs[-1], processor.threads, "steps", "x")
+    axes.parallelize({**on_grid(blocks), **threads})
     if not is_held:
         _compute_for_each_fold(fusion, space)
     _inline(fusion, space, len(blocks) + (not by_rows and bool(blocks)))

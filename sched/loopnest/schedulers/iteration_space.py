@@ -147,6 +147,12 @@ def upstream(tensors: Iterable[ln.TensorView]) -> frozenset[ln.TensorView]:
     return frozenset(seen)
 
 
+def steps(*tensors: ln.TensorView) -> list[ln.TensorView]:
+    """Return tensors and those between them and their inputs, each behind what reads it."""
+    own = upstream(tensors)
+    return [t for t in reversed(tensors[0].fusion.tensors) if t in own and not t.is_input]
+
+
 def copies(tensor: ln.TensorView) -> bool:
     """Whether a tensor's elements are those of one other tensor, moved or repeated."""
     return tensor.definition is not None and tensor.definition.is_copy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import loopnest as ln
@@ -145,9 +145,9 @@ Groups: TypeAlias = "Sequence[tuple[str, Sequence[int]]]"
 """Dimensions by label, outermost first."""
 
 
-def symbolic_labels(space: IterationSpace, groups: Groups) -> frozenset[str]:
-    """Return the labels of the groups whose extents are not known."""
-    return frozenset([label for label, dims in groups if is_symbolic(space, dims)])
+def numbered(name: str, parts: Iterable[Sequence[int]]) -> Groups:
+    """Return groups of dimensions, labelled by a name and their number."""
+    return [(f"{name}{number}", dims) for number, dims in enumerate(parts)]
 
 
 def _together(space: IterationSpace, outer: int, inner: int) -> bool:
@@ -164,68 +164,64 @@ def _together(space: IterationSpace, outer: int, inner: int) -> bool:
     return all((outer in places) == (inner in places) for places in known)
 
 
-class LabelledAxes:
-    """The leaf axes of a tensor by label, so that tensors of other axes get the same loops.
+Tensors: TypeAlias = "Iterable[ln.TensorView] | None"
 
-    A step on a label that the tensor does not have does nothing. Axes of extent 1 that nothing
-    repeats have no label; they come first, or last after `unlabelled_last`.
+
+class LabelledAxes:
+    """The leaf axes of tensors by label, so that tensors of other axes get the same loops.
+
+    A step is taken on each tensor that has an axis of the label, or on those that are named. Axes
+    of extent 1 that nothing repeats have the label ""; they come first, until `order` moves them.
 
     Args:
-        tensor: an unscheduled tensor.
-        places: the dimension of each of its axes.
+        space: that the tensors are of.
+        tensors: unscheduled.
         groups: dimensions that become one axis, by label, outermost first.
+
+    Attributes:
+        labels: of the axes of each tensor.
+        names: the labels of the groups.
+        symbolic: the labels of axes whose extents are not known.
     """
 
     def __init__(
-        self,
-        tensor: ln.TensorView,
-        places: Sequence[int | None],
-        groups: Iterable[tuple[str, Sequence[int]]],
+        self, space: IterationSpace, tensors: Iterable[ln.TensorView], groups: Groups
     ) -> None:
-        self.tensor = tensor
-        self.labels = ["" for place in places if place is None]
-        own = [(label, [d for d in dims if d in places]) for label, dims in groups]
-        order = [place for place, d in enumerate(places) if d is None]
-        order += [places.index(d) for _, dims in own for d in dims]
-        if order != list(range(len(order))):
-            tensor.reorder(order)
-        for label, dims in own:
-            if dims:
-                for _ in dims[1:]:
-                    tensor.merge(len(self.labels))
-                self.labels.append(label)
+        self.labels = {tensor: _grouped(tensor, space.axes[tensor], groups) for tensor in tensors}
+        self.names = [label for label, _ in groups]
+        self.symbolic = {label for label, dims in groups if is_symbolic(space, dims)}
 
-    def place(self, label: str) -> int:
-        """Return where the axis of a label is."""
-        return self.labels.index(label)
-
-    def has(self, label: str) -> bool:
-        """Whether the tensor has an axis of this label."""
-        return label in self.labels
+    def _of(self, tensors: Tensors) -> Iterable[tuple[ln.TensorView, list[str]]]:
+        """Return tensors, all where they are None, with the labels of their axes."""
+        return [(t, self.labels[t]) for t in (self.labels if tensors is None else tensors)]
 
     def merge(self, labels: Sequence[str], into: str) -> None:
         """Merge those axes of `labels` that there are, the first of them the outermost."""
-        own = [label for label in labels if self.has(label)]
-        for label in own[1:]:
-            places = self.place(own[0]), self.place(label)
-            self.tensor.merge(*places)
-            # What was merged stands at the smaller of the two places.
-            self.labels[min(places)] = own[0]
-            del self.labels[max(places)]
-        if own:
-            self.labels[self.place(own[0])] = into
+        for tensor, known in self.labels.items():
+            own = [label for label in labels if label in known]
+            for label in own[1:]:
+                places = known.index(own[0]), known.index(label)
+                tensor.merge(*places)
+                # What was merged stands at the smaller of the two places.
+                known[min(places)] = own[0]
+                del known[max(places)]
+            if own:
+                known[known.index(own[0])] = into
+        self._rename(labels, into)
 
-    def spread(
-        self, labels: Sequence[str], symbolic: Collection[str], into: str, most: int = 0
-    ) -> list[str]:
+    def _rename(self, labels: Sequence[str], into: str) -> None:
+        """Let what was symbolic in `labels` be so in the axis that was made of them."""
+        if not self.symbolic.isdisjoint(labels):
+            self.symbolic = self.symbolic.difference(labels) | {into}
+
+    def spread(self, labels: Sequence[str], into: str, most: int = 0) -> list[str]:
         """Merge neighbours among `labels`, but let each symbolic extent begin an axis of its own.
 
-        Loops over several axes then divide no index by a size. The tensor need not have all of
+        Loops over several axes then divide no index by a size. A tensor need not have all of
         `labels`; what is returned does not depend on which it has.
 
         Args:
             labels: the axes, outermost first.
-            symbolic: those of them whose extents are not known.
             into: the label of the first axis; that of the others has a number behind it.
             most: so many axes at most, where it is not 0: the outermost are merged nevertheless.
 
@@ -234,64 +230,86 @@ class LabelledAxes:
         """
         runs: list[list[str]] = []
         for label in labels:
-            if not runs or label in symbolic:
+            if not runs or label in self.symbolic:
                 runs.append([])
             runs[-1].append(label)
         while most and len(runs) > most:
             # Where the outermost is static it becomes the inner one: its extent divides the index.
             first, second = runs[:2]
-            runs[:2] = [first + second if first[0] in symbolic else second + first]
+            runs[:2] = [first + second if first[0] in self.symbolic else second + first]
         names = [f"{into}{number or ''}" for number in range(len(runs))]
         for run, name in zip(runs, names, strict=True):
             self.merge(run, name)
         return names
 
-    def to_threads(self, labels: Sequence[str], symbolic: Collection[str], threads: int) -> None:
-        """Give neighbours along the last of `labels` to the threads of a block, the rest to a grid.
+    def to_threads(self, threads: int) -> None:
+        """Give neighbours along the last axis to the threads of a block, the rest to a grid.
 
         Where several extents are symbolic, each of them has a dimension of the grid.
         """
-        runs = self.spread(labels, symbolic, "all", GRID)
+        runs = self.spread(self.names, "all", GRID)
         if runs:
             self.split(runs[-1], threads, "block", "thread")
             grid = on_grid([*runs[:-1], "block"])
             self.parallelize({**grid, "thread": ln.ParallelType.block_x})
 
-    def split(self, label: str, factor: int, outer: str, inner: str) -> None:
+    def split(
+        self, label: str, factor: int, outer: str, inner: str, tensors: Tensors = None
+    ) -> None:
         """Split an axis into blocks of `factor`."""
-        if self.has(label):
-            place = self.place(label)
-            self.tensor.split(place, factor)
-            self.labels[place : place + 1] = [outer, inner]
+        for tensor, known in self._of(tensors):
+            if label in known:
+                place = known.index(label)
+                tensor.split(place, factor)
+                known[place : place + 1] = [outer, inner]
+        self._rename([label], outer)
 
     def split_once(self, label: str, outer: str) -> None:
         """Split an axis into one block, so that what is computed in a loop over it has all of it.
 
         Where the axis is one of parts the last of which is short, it has that part as a whole.
         """
-        if self.has(label):
-            place = self.place(label)
-            self.tensor.split(place, 1, inner=False)
-            self.labels[place : place + 1] = [outer, label]
+        for tensor, known in self.labels.items():
+            if label in known:
+                place = known.index(label)
+                tensor.split(place, 1, inner=False)
+                known.insert(place, outer)
 
-    def order(self, labels: Sequence[str]) -> None:
+    def order(self, labels: Sequence[str], tensors: Tensors = None) -> None:
         """Bring the axes of `labels` into this order, behind all others; "" has those without."""
-        own = [n for label in labels for n, known in enumerate(self.labels) if known == label]
-        order = [*[n for n in range(len(self.labels)) if n not in own], *own]
-        self.tensor.reorder(order)
-        self.labels = [self.labels[n] for n in order]
+        for tensor, known in self._of(tensors):
+            own = [n for label in labels for n, axis in enumerate(known) if axis == label]
+            order = [*[n for n in range(len(known)) if n not in own], *own]
+            tensor.reorder(order)
+            known[:] = [known[n] for n in order]
 
-    def unlabelled_last(self) -> None:
-        """Bring the axes without a label behind all others."""
-        labelled = [label for label in self.labels if label]
-        numbers = [i for i, label in enumerate(self.labels) if not label]
-        self.tensor.reorder([*[self.place(label) for label in labelled], *numbers])
-        self.labels = [*labelled, *[""] * len(numbers)]
-
-    def parallelize(self, types: dict[str, ln.ParallelType]) -> None:
+    def parallelize(self, types: Mapping[str, ln.ParallelType], tensors: Tensors = None) -> None:
         """Give axes parallel types by label."""
-        own = {self.place(label): kind for label, kind in types.items() if self.has(label)}
-        self.tensor.parallelize(own)
+        for tensor, known in self._of(tensors):
+            own = {known.index(label): kind for label, kind in types.items() if label in known}
+            tensor.parallelize(own)
+
+
+def _grouped(tensor: ln.TensorView, places: Sequence[int | None], groups: Groups) -> list[str]:
+    """Make an axis of each group of a tensor's dimensions; return the labels of its axes.
+
+    Args:
+        tensor: unscheduled.
+        places: the dimension of each of its axes.
+        groups: dimensions by label, outermost first.
+    """
+    labels = ["" for place in places if place is None]
+    own = [(label, [d for d in dims if d in places]) for label, dims in groups]
+    order = [place for place, d in enumerate(places) if d is None]
+    order += [places.index(d) for _, dims in own for d in dims]
+    if order != list(range(len(order))):
+        tensor.reorder(order)
+    for label, dims in own:
+        if dims:
+            for _ in dims[1:]:
+                tensor.merge(len(labels))
+            labels.append(label)
+    return labels
 
 
 def is_at_least(extent: int | None, least: int) -> bool:

@@ -14,7 +14,7 @@ from loopnest.schedulers.loop_shapes import (
     coalesced,
     divided_by_numbers,
     is_at_least,
-    symbolic_labels,
+    numbered,
     with_copies,
 )
 from loopnest.schedulers.processor_facts import Processor
@@ -64,8 +64,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """
     space = with_copies(fusion, keep_inputs=False)
     parts = coalesced(space, _kept(space), one_size=True)
-    groups = [(str(n), dims) for n, dims in enumerate(parts)]
-    symbolic = symbolic_labels(space, groups)
+    groups = numbered("", parts)
     outer = [label for label, _ in groups[: -2 if _is_short(space, parts) else -1]]
     count = space.elements(_kept(space))
     large = is_at_least(count, processor.small)
@@ -78,20 +77,18 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     # Axes of extent 1 that some tensors lack stand inside, where no other loop waits for them; a
     # vector is the innermost.
     uneven = len({space.axes[tensor].count(None) for tensor in shared}) > 1
-    for tensor in shared:
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        chunks = axes.spread(outer, symbolic, "chunks")
-        if len(groups) == 1 and large:
-            axes.split("0", processor.chunk, "chunks", "chunk")
-            chunks = ["chunks"]
-            if lanes:
-                axes.split("chunk", lanes, "chunk", "lanes")
-            axes.parallelize({"chunk": ln.ParallelType.unswitch})
-        if large:
-            axes.parallelize(dict.fromkeys(chunks, ln.ParallelType.cpu_parallel))
-        if uneven:
-            axes.unlabelled_last()
-            axes.order(["lanes"])
+    axes = LabelledAxes(space, shared, groups)
+    chunks = axes.spread(outer, "chunks")
+    if len(groups) == 1 and large:
+        axes.split("0", processor.chunk, "chunks", "chunk")
+        chunks = ["chunks"]
+        if lanes:
+            axes.split("chunk", lanes, "chunk", "lanes")
+        axes.parallelize({"chunk": ln.ParallelType.unswitch})
+    if large:
+        axes.parallelize(dict.fromkeys(chunks, ln.ParallelType.cpu_parallel))
+    if uneven:
+        axes.order(["", "lanes"])
     fusion.inline_most()
     for tensor in shared if lanes else ():
         if tensor.compute_at_pos < tensor.ndim:
@@ -124,10 +121,6 @@ def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Give each thread one element: neighbouring threads have neighbouring elements."""
     space = with_copies(fusion, keep_inputs=True)
-    parts = divided_by_numbers(space, _kept(space))
-    groups = [(str(n), dims) for n, dims in enumerate(parts)]
-    symbolic = symbolic_labels(space, groups)
-    for tensor in _shared(space):
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        axes.to_threads([label for label, _ in groups], symbolic, processor.threads)
+    groups = numbered("", divided_by_numbers(space, _kept(space)))
+    LabelledAxes(space, _shared(space), groups).to_threads(processor.threads)
     fusion.inline_most()

@@ -25,8 +25,8 @@ from loopnest.schedulers.loop_shapes import (
     in_memory_order,
     is_at_least,
     is_symbolic,
+    numbered,
     one_size_each,
-    symbolic_labels,
 )
 from loopnest.schedulers.processor_facts import Processor
 
@@ -100,40 +100,42 @@ def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> tuple[bool
     first = min([order.index(d) for d in along])
     before = one_size_each(space, [d for d in order[:first] if d in kept])
     behind = one_size_each(space, [d for d in order[first:] if d in kept])
-    outer = [(f"outer{n}", dims) for n, dims in enumerate([*before, *behind[:-1]])]
+    outer = numbered("outer", [*before, *behind[:-1]])
     inner = [("inner", dims) for dims in behind[-1:]]
     groups = [*outer, ("along", [d for d in order if d in along]), *inner]
     large = is_at_least(space.elements(space.all), processor.small)
     by_threads = columns == 1
-    symbolic = frozenset() if by_threads else symbolic_labels(space, groups)
-    last = "inner"
-    rows: list[str] = []
     lanes, several = _block(space, [d for _, dims in [*outer, *inner] for d in dims], along)
     before_scans = upstream(_ahead(fusion))
     count = space.elements([d for _, dims in outer for d in dims])
     together = not by_threads and not inner and is_at_least(count, 2 * TOGETHER)
-    for tensor in space.definitions:
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        if inner and not by_threads:
-            axes.split("inner", columns, "blocks", "columns")
-            last = "blocks"
-        across = {last} if "inner" in symbolic else set()
-        rows = axes.spread([*[label for label, _ in outer], last], symbolic | across, "rows")
-        axes.order([*rows, "along", "columns"])
-        if together:
-            axes.split(rows[-1], TOGETHER, rows[-1], "together")
-            axes.order(["together", "along"] if tensor in before_scans else ["along", "together"])
-            if tensor in before_scans:
-                axes.parallelize({"together": ln.ParallelType.unswitch})
-            else:
-                axes.parallelize({"together": ln.ParallelType.unroll})
-        if large and not by_threads:
-            axes.parallelize(dict.fromkeys(rows, ln.ParallelType.cpu_parallel))
-        if by_threads and not inner:
-            _bind_lanes(axes, rows[-1], lanes, several)
-        elif by_threads:
-            axes.split("rows", BLOCK, "blocks", "threads")
-            axes.parallelize({"blocks": ln.ParallelType.grid_x, "threads": ln.ParallelType.block_x})
+    axes = LabelledAxes(space, space.definitions, groups)
+    ahead = [tensor for tensor in space.definitions if tensor in before_scans]
+    others = [tensor for tensor in space.definitions if tensor not in before_scans]
+    last = "inner"
+    if inner and not by_threads:
+        axes.split("inner", columns, "blocks", "columns")
+        last = "blocks"
+    rows = [*[label for label, _ in outer], last]
+    if by_threads:
+        axes.merge(rows, "rows")
+        rows = ["rows"]
+    else:
+        rows = axes.spread(rows, "rows")
+    axes.order([*rows, "along", "columns"])
+    if together:
+        axes.split(rows[-1], TOGETHER, rows[-1], "together")
+        axes.order(["together", "along"], ahead)
+        axes.order(["along", "together"], others)
+        axes.parallelize({"together": ln.ParallelType.unswitch}, ahead)
+        axes.parallelize({"together": ln.ParallelType.unroll}, others)
+    if large and not by_threads:
+        axes.parallelize(dict.fromkeys(rows, ln.ParallelType.cpu_parallel))
+    if by_threads and not inner:
+        _bind_lanes(axes, rows[-1], lanes, several)
+    elif by_threads:
+        axes.split("rows", BLOCK, "blocks", "threads")
+        axes.parallelize({"blocks": ln.ParallelType.grid_x, "threads": ln.ParallelType.block_x})
     return bool(inner), len(rows)
 
 

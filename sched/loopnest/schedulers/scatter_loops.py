@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import loopnest as ln
 from loopnest.scalar.expr import Const, Coordinate
-from loopnest.schedulers.iteration_space import reads_parts, reductions, upstream
+from loopnest.schedulers.iteration_space import reads_parts, reductions, steps
 from loopnest.schedulers.processor_facts import Processor
 
 FOLDS = (
@@ -95,8 +95,8 @@ def _compute_updates(fold: ln.TensorView, read: Sequence[ln.TensorView], chosen:
 
     Nothing that is read has that axis.
     """
-    own, place = upstream(read), fold.leaf_domain.index(fold.root_domain[chosen])
-    for tensor in [t for t in reversed(fold.fusion.tensors) if t in own and not t.is_input]:
+    place = fold.leaf_domain.index(fold.root_domain[chosen])
+    for tensor in steps(*read):
         tensor.compute_at(fold, place)
 
 
@@ -156,8 +156,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
 
 def _inline_operands(result: ln.TensorView, fold: ln.TensorView) -> None:
     """Compute what a result reads beside the fold where it is read."""
-    own = upstream([t for t in result.producers if t is not fold])
-    for tensor in [t for t in reversed(result.fusion.tensors) if t in own and not t.is_input]:
+    others = [t for t in result.producers if t is not fold]
+    for tensor in steps(*others) if others else ():
         tensor.compute_at(result, -1)
 
 

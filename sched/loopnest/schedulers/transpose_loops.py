@@ -20,7 +20,6 @@ from loopnest.schedulers.loop_shapes import (
     coalesced,
     is_at_least,
     on_grid,
-    symbolic_labels,
 )
 from loopnest.schedulers.processor_facts import Processor
 
@@ -114,21 +113,14 @@ def _shaped(
     held = [tensor.cache_after() for tensor in found.inputs] if hold else []
     space = iteration_space(fusion)
     assert space is not None
-    symbolic = symbolic_labels(space, found.groups)
-    columns = {"columns"} if "along" in symbolic else set()
-    rows = {"rows"} if "across" in symbolic else set()
-    outer: list[str] = []
-    for tensor in space.definitions:
-        axes = LabelledAxes(tensor, space.axes[tensor], found.groups)
-        axes.split("along", side, "columns", "along")
-        axes.split("across", side, "rows", "across")
-        if grid:
-            squares = [*found.others, "columns", "rows"]
-            outer = axes.spread(squares, symbolic | columns | rows, "outer", GRID)
-        else:
-            outer = axes.spread([*found.others, "columns"], symbolic | columns, "outer")
-            outer.append("rows")
-        axes.order([*outer, "across", "along"])
+    axes = LabelledAxes(space, space.definitions, found.groups)
+    axes.split("along", side, "columns", "along")
+    axes.split("across", side, "rows", "across")
+    if grid:
+        outer = axes.spread([*found.others, "columns", "rows"], "outer", GRID)
+    else:
+        outer = [*axes.spread([*found.others, "columns"], "outer"), "rows"]
+    axes.order([*outer, "across", "along"])
     return held, space, len(outer)
 
 

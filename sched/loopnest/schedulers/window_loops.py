@@ -25,7 +25,6 @@ from loopnest.schedulers.loop_shapes import (
     even_part,
     is_at_least,
     lane_part,
-    symbolic_labels,
 )
 from loopnest.schedulers.processor_facts import Processor
 
@@ -86,15 +85,14 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     least = lanes if at_once else lanes + 1
     vectors = bool(tile) and tile[kept[-1]] % lanes == 0 and tile[kept[-1]] >= least
     results = [t for t in space.definitions if t not in before]
-    for tensor in results:
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        for label, extent in tile.items():
-            axes.split(label, extent, f"{label} tiles", label)
-        axes.order(order)
-        if vectors:
-            axes.split(kept[-1], lanes, "vectors", "lane")
-        if large:
-            axes.parallelize({_parallel(space, groups, tile, order): ln.ParallelType.cpu_parallel})
+    axes = LabelledAxes(space, results, groups)
+    for label, extent in tile.items():
+        axes.split(label, extent, f"{label} tiles", label)
+    axes.order(order)
+    if vectors:
+        axes.split(kept[-1], lanes, "vectors", "lane")
+    if large:
+        axes.parallelize({_parallel(space, groups, tile, order): ln.ParallelType.cpu_parallel})
     target = fusion.outputs[-1]
     for total in reversed(folds):
         inner = len(tile) + vectors
@@ -173,10 +171,8 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     space, folds = _with_copies(fusion)
     before = upstream(folds)
     groups = [(str(d), [d]) for d in space.writes[0].order]
-    symbolic = symbolic_labels(space, groups)
-    for tensor in [t for t in space.definitions if t not in before]:
-        axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        axes.to_threads([label for label, _ in groups], symbolic, processor.threads)
+    results = [t for t in space.definitions if t not in before]
+    LabelledAxes(space, results, groups).to_threads(processor.threads)
     target = fusion.outputs[-1]
     for total in reversed(folds):
         total.compute_at(target, target.ndim)
