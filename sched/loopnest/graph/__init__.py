@@ -13,7 +13,7 @@ Who imports whom, lowest first; a row imports rows above it.
   `data_layout`.
 - Row 1: `leaves`, `program`, then `rewriting` · `structural` · `size_binding`, then `state`,
   `node_values`.
-- Row 2: `operators/` by family: `node_operands` · `windows`, then the families.
+- Row 2: `operators/` by family: `node_operands`, then the families.
 - Row 3: `printer`, then `parser`; `gradients` (one attribute an op); `cost`.
 - Row 4: passes.
 - Row 5: `fusion_reasons` · `graph_picture` · `cse_across`.
@@ -30,6 +30,7 @@ import typing
 
 from loopnest.graph import optim as optim
 from loopnest.graph.cse_across import cse as cse
+from loopnest.graph.data_layout import LayoutRule as LayoutRule
 from loopnest.graph.fusion_reasons import explain_fusion as explain_fusion
 from loopnest.graph.gradients import gradient as gradient
 from loopnest.graph.graph_error import GraphError as GraphError
@@ -55,10 +56,8 @@ from loopnest.graph.operators.nn_ops import *  # noqa: F403
 from loopnest.graph.operators.pointwise_ops import *  # noqa: F403
 from loopnest.graph.operators.pooling import *  # noqa: F403
 from loopnest.graph.operators.reduction_ops import *  # noqa: F403
-from loopnest.graph.operators.spatial_ops import *  # noqa: F403
 from loopnest.graph.parser import parse as parse
 from loopnest.graph.passes.alter_layout import AlterOpLayout as AlterOpLayout
-from loopnest.graph.passes.alter_layout import LayoutRule as LayoutRule
 from loopnest.graph.passes.alter_layout import register_alter_op_layout as register_alter_op_layout
 from loopnest.graph.passes.alter_layout import (
     unregister_alter_op_layout as unregister_alter_op_layout,

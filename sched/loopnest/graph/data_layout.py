@@ -11,11 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-import numpy as np
-
-from loopnest.graph.dimensions import Dim, Shape, at, divides, floordiv, mul, shown
+from loopnest.graph.dimensions import Dim, Shape, divides, floordiv, mul, shown
 from loopnest.graph.graph_error import Refused
 
 _AXIS = re.compile(r"(\d*)([A-Za-z])")
@@ -71,11 +68,6 @@ def parse_layout(text: str) -> DataLayout:
     return DataLayout(text, tuple(axes))
 
 
-def plain(layout: DataLayout, letters: Sequence[str] | None = None) -> DataLayout:
-    """Return the layout without blocks, its axes in the order of `letters`."""
-    return parse_layout("".join(letters or layout.letters))
-
-
 def math_shape(shape: Sequence[Dim], layout: DataLayout) -> dict[str, Dim]:
     """Return the extent of each axis of the math.
 
@@ -121,18 +113,16 @@ def transformed_shape(shape: Sequence[Dim], src: DataLayout, dst: DataLayout) ->
     return shape_in(math_shape(shape, src), dst)
 
 
-def transform(array: Any, src: DataLayout, dst: DataLayout) -> Any:
-    """Return an array in another layout."""
-    if src == dst:
-        return array
-    extents = math_shape(array.shape, src)
-    merged = np.transpose(array, [place for letter in dst.letters for place in src.places(letter)])
-    merged = merged.reshape([at(extents[letter], {}) for letter in dst.letters])
-    split: list[int] = []
-    order: list[tuple[int, int]] = []
-    shape = shape_in(extents, dst)
-    for letter in dst.letters:
-        for place in dst.places(letter):
-            order.append((place, len(split)))
-            split.append(at(shape[place], {}))
-    return np.transpose(merged.reshape(split), [number for _, number in sorted(order)])
+@dataclass(frozen=True, slots=True)
+class LayoutRule:
+    """Which attributes hold layouts.
+
+    Attributes:
+        inputs: for each operand, the attribute that is its layout.
+        output: the attribute that is the layout of the result (and of an attribute ``shape``).
+        follows: whether the op takes on the layout that its operands come in.
+    """
+
+    inputs: tuple[str, ...]
+    output: str
+    follows: bool = False

@@ -16,16 +16,15 @@ from typing import TypeAlias
 import numpy as np
 
 from loopnest.base.errors import kind_of
-from loopnest.graph import node_values  # noqa: F401 - registers the op of fused groups
 from loopnest.graph import operators as ops
 from loopnest.graph.dimensions import Dim, add, last_place, mul, product, sub
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import const, var
 from loopnest.graph.node import Attrs, Node, TensorType, TupleType, describe, items_of
 from loopnest.graph.node_origins import made_for, origin_of, place_of, postorder
+from loopnest.graph.node_values import math_of
 from loopnest.graph.operators.convolution import CONV_ATTRS
-from loopnest.graph.operators.pool_phases import side_by_side
-from loopnest.graph.program import body_of
+from loopnest.graph.program import Graph, body_of
 from loopnest.graph.registry import call, get_attr, register_attr, short
 from loopnest.graph.rewriting import substitute
 from loopnest.scalar.dtypes import int64
@@ -592,25 +591,6 @@ def _max_pool_gather(node: Node, dy: Node) -> tuple[None, Node]:
 not_differentiable(("max_pool2d_places",), "its value is an integer")
 
 
-@register_attr("max_pool2d_spread", "gradient")
-def _max_pool_spread(node: Node, dy: Node) -> tuple[None, Node]:
-    attrs = {key: value for key, value in node.attrs.items() if key != "shape"}
-    return None, call("max_pool2d_pick", (node.inputs[0], dy), attrs)
-
-
-@register_attr("max_pool2d_spread_phases", "gradient")
-def _max_pool_spread_phases(node: Node, dy: Node) -> tuple[None, Node]:
-    attrs = {key: value for key, value in node.attrs.items() if key != "shape"}
-    whole = side_by_side(dy, node.attrs["shape"])
-    return None, call("max_pool2d_pick", (node.inputs[0], whole), attrs)
-
-
-@register_attr("max_pool2d_pick", "gradient")
-def _max_pool_pick(node: Node, dy: Node) -> tuple[None, Node]:
-    places, values = node.inputs
-    return None, call("max_pool2d_spread", (places, dy), {"shape": values.shape, **node.attrs})
-
-
 @register_attr("avg_pool2d", "gradient")
 def _avg_pool(node: Node, dy: Node) -> tuple[Node]:
     return (ops.avg_pool2d_backward(dy, node.inputs[0].shape, **node.attrs),)
@@ -763,8 +743,18 @@ def _added(a: Node | None, b: Node | None) -> Node | None:
 
 @register_attr("fused", "gradient")
 def _fused(node: Node, dy: Adjoint) -> list[Contribution]:
-    """Differentiate the body on its own inputs, then put the operands in."""
-    body = body_of(node)
+    return _through(body_of(node), node, dy)
+
+
+@register_attr(("max_pool2d_spread", "max_pool2d_spread_phases", "max_pool2d_pick"), "gradient")
+def _of_math(node: Node, dy: Adjoint) -> list[Contribution]:
+    body = math_of(node)
+    assert body is not None
+    return _through(body, node, dy)
+
+
+def _through(body: Graph, node: Node, dy: Adjoint) -> list[Contribution]:
+    """Differentiate a body on its own inputs, then put the operands of a node in."""
     arriving = dy if isinstance(dy, tuple) else (dy,)
     adjoints: dict[Node, Adjoint] = {}
     replacements = dict(zip(body.inputs, node.inputs, strict=True))

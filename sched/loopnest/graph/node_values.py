@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
-from loopnest.graph.leaves import check_name, constant_array
+from loopnest.graph.leaves import check_name, constant_array, dtype_of, var
 from loopnest.graph.node import Attrs, Node, TensorType, Type, describe
 from loopnest.graph.program import Graph, body_of, require_graph
 from loopnest.graph.registry import (
     WRONG,
     Pattern,
     call,
+    get_attr,
     get_op,
     register_op,
     short,
@@ -159,6 +160,33 @@ def compute(node: Node, args: Sequence[Value]) -> Value:
         reason = f"its op could not compute it: {error}"
         raise GraphError(describe(node), reason, f"it is {node.type}") from error
     return _stored(found, node.type, node)
+
+
+def math_of(node: Node, dtypes: Sequence[DType] | None = None) -> Graph | None:
+    """Return what a node is made of, on operands of its own; None where its op has no math.
+
+    The attribute ``math`` of an op is a function from a node to one that computes the same by other
+    ops: its value, its kernel and (where it has no rule) its gradient follow from that.
+
+    Args:
+        node: the node.
+        dtypes: the element types of the operands, where they are others than the node's.
+    """
+    rule = get_attr(node, "math", None)
+    if rule is None:
+        return None
+    types = [x.dtype for x in node.inputs] if dtypes is None else dtypes
+    pairs = enumerate(zip(node.inputs, types, strict=True))
+    inputs = [var(f"p{number}", x.shape, dtype) for number, (x, dtype) in pairs]
+    return Graph(inputs, [rule(call(node.op, inputs, node.attrs))], "math")
+
+
+def by_math(node: Node, *arrays: Array) -> Value:
+    """Return the value of a node whose op has the attribute ``math``."""
+    body = math_of(node, [dtype_of(array.dtype, describe(node)) for array in arrays])
+    assert body is not None
+    (found,) = _Machine({}, None).run(body, dict(zip(body.inputs, arrays, strict=True)))
+    return found
 
 
 class _Machine:

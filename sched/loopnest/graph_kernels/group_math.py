@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import loopnest as ln
-from loopnest.base.errors import NotSupported
 from loopnest.graph.dimensions import Shape, at, product
-from loopnest.graph.node import Node, TupleType, describe
+from loopnest.graph.node import Node, TupleType
 from loopnest.graph.passes.decompose import decomposed
 from loopnest.graph.program import Graph
 from loopnest.graph.rewriting import rewrite
 from loopnest.graph.size_binding import graph_sizes
-from loopnest.graph_kernels import op_pools, op_windows  # noqa: F401 - register ``lower``
 from loopnest.graph_kernels.free_ops import read_apart
-from loopnest.graph_kernels.op_math import MathOperand, lower_of
+from loopnest.graph_kernels.op_math import MathValue, value_of
 from loopnest.schedulers import Processor, Scheduler, scheduler_of
 
 Inplace: TypeAlias = "tuple[tuple[int, int], ...]"
 """Pairs of an output's number and that of the input whose memory it takes."""
 _PARAMETER = re.compile(r"[po]\d+")
-_Value: TypeAlias = "MathOperand | tuple[_Value, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:
     # A size may have the name of a parameter.
     prefix = "_" if any(map(_PARAMETER.fullmatch, graph_sizes(body))) else ""
     with ln.Fusion(body.name) as fusion:
-        values: dict[Node, _Value] = {}
+        values: dict[Node, MathValue] = {}
         for number in used:
             x = body.inputs[number]
             view, name = _view_of(x, body), f"{prefix}p{number}"
@@ -82,7 +78,7 @@ def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:
                 values[view] = _strided_input(fusion, name, view)
         for node in body.nodes:
             if node not in values and node.op != "var":
-                values[node] = _value(node, [values[x] for x in node.inputs])
+                values[node] = value_of(node, [values[x] for x in node.inputs])
         sources = dict(inplace)
         leaves = [leaf for x in body.outputs for leaf in _leaves(values[x], x)]
         for number, tensor in enumerate(leaves):
@@ -121,25 +117,7 @@ def _strided_input(fusion: ln.Fusion, name: str, view: Node) -> ln.TensorView:
     return ln.expand(found, view.shape)
 
 
-def _value(node: Node, operands: Sequence[_Value]) -> _Value:
-    if node.op in ("tuple", "group"):
-        return tuple(operands)
-    if node.op == "get_item":
-        (whole,) = operands
-        assert isinstance(whole, tuple)
-        return whole[node.attrs["index"]]
-    if node.op == "const" and not node.ndim:
-        number: bool | int | float = node.value.item()
-        return number
-    lower = lower_of(node)
-    if lower is None:
-        raise NotSupported(describe(node), f"op {node.op} has no attribute 'lower'")
-    plain: list[MathOperand] = [x for x in operands if not isinstance(x, tuple)]
-    found = lower(node, tuple(plain))
-    return found if found.dtype is node.dtype else ln.cast(found, node.dtype)
-
-
-def _leaves(value: _Value, node: Node) -> list[ln.TensorView]:
+def _leaves(value: MathValue, node: Node) -> list[ln.TensorView]:
     """Return the tensors of an output; a number as one of its node's type."""
     if isinstance(value, tuple):
         assert isinstance(node.type, TupleType)

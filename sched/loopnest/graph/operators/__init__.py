@@ -11,4 +11,3 @@ from loopnest.graph.operators.nn_ops import *  # noqa: F403
 from loopnest.graph.operators.pointwise_ops import *  # noqa: F403
 from loopnest.graph.operators.pooling import *  # noqa: F403
 from loopnest.graph.operators.reduction_ops import *  # noqa: F403
-from loopnest.graph.operators.spatial_ops import *  # noqa: F403

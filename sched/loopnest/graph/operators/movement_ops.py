@@ -9,6 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from loopnest.graph.data_layout import (
+    LayoutRule,
+    math_shape,
+    parse_layout,
+    shape_in,
+    transformed_shape,
+)
 from loopnest.graph.dimensions import (
     Dim,
     DimLike,
@@ -28,9 +35,19 @@ from loopnest.graph.dimensions import (
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import get_item, shape_of
 from loopnest.graph.node import OPERATORS, Attrs, Node, Operand, TensorType, Type
+from loopnest.graph.node_values import by_math
 from loopnest.graph.operators.node_operands import meet, one_type, require_node, tensors
 from loopnest.graph.operators.reduction_ops import Axes, normalized_axes
-from loopnest.graph.registry import Pattern, call, call_text, register_op, short, takes_arguments
+from loopnest.graph.registry import (
+    Pattern,
+    call,
+    call_text,
+    get_attr,
+    register_attr,
+    register_op,
+    short,
+    takes_arguments,
+)
 from loopnest.scalar.dtypes import KEEPING
 from loopnest.scalar.expr import Expr
 
@@ -39,6 +56,7 @@ __all__ = [
     "concatenate",
     "expand_dims",
     "flip",
+    "layout_transform",
     "pad",
     "reshape",
     "slice",
@@ -578,4 +596,74 @@ register_op(
     params=("shape", "strides"),
     pattern=Pattern.INJECTIVE,
 )
+
+
+@takes_arguments
+def layout_transform(x: Operand, src_layout: str, dst_layout: str) -> Node:
+    """Return x in another layout, such as "NCHW16c" for "NCHW"; x itself if they are the same.
+
+    Raises:
+        GraphError: a malformed layout, other axes, or a block that does not divide its axis.
+    """
+    node = require_node("layout_transform", x)
+    attrs = {"src_layout": src_layout, "dst_layout": dst_layout}
+    made = call("layout_transform", (node,), attrs)
+    return node if src_layout == dst_layout else made
+
+
+def _infer_layout(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    (x,) = tensors(types)
+    src, dst = parse_layout(attrs["src_layout"]), parse_layout(attrs["dst_layout"])
+    return TensorType(transformed_shape(x.shape, src, dst), x.dtype)
+
+
+def _layout_math(node: Node) -> Node:
+    return _laid_out(node.inputs[0], node.attrs["src_layout"], node.attrs["dst_layout"])
+
+
+def _laid_out(x: Node, src_layout: str, dst_layout: str) -> Node:
+    """Return a node in another layout, by reshapes and transposes."""
+    if src_layout == dst_layout:
+        return x
+    src, dst = parse_layout(src_layout), parse_layout(dst_layout)
+    extents = math_shape(x.shape, src)
+    merged = transpose(x, [place for letter in dst.letters for place in src.places(letter)])
+    merged = reshape(merged, [extents[letter] for letter in dst.letters])
+    shape = shape_in(extents, dst)
+    places = [place for letter in dst.letters for place in dst.places(letter)]
+    split = reshape(merged, [shape[place] for place in places])
+    return transpose(split, [places.index(place) for place in range(len(places))])
+
+
+PLAIN = {"data_layout": "NCHW", "kernel_layout": "OIHW"}
+"""The layouts of windows that other ops compute."""
+
+
+def in_plain_layouts(node: Node) -> Node:
+    """Return a node of windows in plain layouts, between reshapes and transposes; itself in these.
+
+    Its op has the attribute ``layouts``, or all its layouts are ``data_layout``.
+    """
+    attrs = {**node.attrs, **{name: plain for name, plain in PLAIN.items() if name in node.attrs}}
+    if attrs == node.attrs:
+        return node
+    names = ("data_layout",) * len(node.inputs)
+    rule = get_attr(node, "layouts", LayoutRule(names, "data_layout"))
+    pairs = zip(node.inputs, rule.inputs, strict=True)
+    inputs = [_laid_out(x, node.attrs[name], PLAIN[name]) for x, name in pairs]
+    own, plain = node.attrs[rule.output], PLAIN[rule.output]
+    if "shape" in attrs:
+        attrs["shape"] = transformed_shape(attrs["shape"], parse_layout(own), parse_layout(plain))
+    return _laid_out(call(node.op, inputs, attrs), plain, own)
+
+
+register_op(
+    "layout_transform",
+    infer=_infer_layout,
+    evaluate=by_math,
+    arity=1,
+    params=("src_layout", "dst_layout"),
+    pattern=Pattern.INJECTIVE,
+)
+register_attr("layout_transform", "math", _layout_math)
 OPERATORS["index"] = index

@@ -1,4 +1,4 @@
-"""Ops of neural networks: layout_transform, softmax; and functions made of smaller ops.
+"""Ops of neural networks: softmax; and functions made of smaller ops.
 
 Normalisations and losses are graphs of means, variances and pointwise ops, so that passes see what
 they share with their gradients.
@@ -7,42 +7,32 @@ they share with their gradients.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-
-from loopnest.graph.data_layout import parse_layout, transform, transformed_shape
 from loopnest.graph.graph_error import GraphError, Refused
-from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
+from loopnest.graph.node import Attrs, Node, Operand, Type
+from loopnest.graph.node_values import by_math
 from loopnest.graph.operators import pointwise_ops as p
 from loopnest.graph.operators.creation import iota
 from loopnest.graph.operators.movement_ops import expand_dims, reshape
 from loopnest.graph.operators.node_operands import meet, require_node, tensors
-from loopnest.graph.operators.reduction_ops import mean, normalized_axes, sum, variance
-from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
+from loopnest.graph.operators.reduction_ops import max, mean, normalized_axes, sum, variance
+from loopnest.graph.registry import (
+    Pattern,
+    call,
+    call_text,
+    register_attr,
+    register_op,
+    takes_arguments,
+)
 from loopnest.scalar.dtypes import FLOAT
 
 __all__ = [
     "batch_norm",
     "cross_entropy",
     "layer_norm",
-    "layout_transform",
     "log_softmax",
     "softmax",
 ]
-
-
-@takes_arguments
-def layout_transform(x: Operand, src_layout: str, dst_layout: str) -> Node:
-    """Return x in another layout, such as "NCHW16c" for "NCHW"; x itself if they are the same.
-
-    Raises:
-        GraphError: a malformed layout, other axes, or a block that does not divide its axis.
-    """
-    node = require_node("layout_transform", x)
-    attrs = {"src_layout": src_layout, "dst_layout": dst_layout}
-    made = call("layout_transform", (node,), attrs)
-    return node if src_layout == dst_layout else made
 
 
 @takes_arguments
@@ -162,12 +152,6 @@ def _along(op: str, x: Operand, axis: int) -> Node:
     return call(op, (node,), {"axis": place})
 
 
-def _infer_layout(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
-    src, dst = parse_layout(attrs["src_layout"]), parse_layout(attrs["dst_layout"])
-    return TensorType(transformed_shape(x.shape, src, dst), x.dtype)
-
-
 def _infer_along(types: tuple[Type, ...], attrs: Attrs) -> Type:
     (x,) = tensors(types)
     if not x.dtype.is_float:
@@ -177,37 +161,31 @@ def _infer_along(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return x
 
 
-def _layout(node: Node, x: Any) -> Any:
-    src, dst = parse_layout(node.attrs["src_layout"]), parse_layout(node.attrs["dst_layout"])
-    return np.ascontiguousarray(transform(x, src, dst))
+def _softmax(node: Node) -> Node:
+    powers = p.exp(_shifted(node))
+    total = sum(powers, node.attrs["axis"], keepdims=True)
+    return p.cast(p.div(powers, total), node.dtype)
 
 
-def _log_softmax(node: Node, x: Any) -> Any:
-    axis = node.attrs["axis"]
-    shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
-    return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+def _log_softmax(node: Node) -> Node:
+    shifted = _shifted(node)
+    total = sum(p.exp(shifted), node.attrs["axis"], keepdims=True)
+    return p.cast(p.sub(shifted, p.log(total)), node.dtype)
 
 
-def _softmax(node: Node, x: Any) -> Any:
-    axis = node.attrs["axis"]
-    powers = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
-    return powers / np.sum(powers, axis=axis, keepdims=True)
+def _shifted(node: Node) -> Node:
+    """Return the operand, widened, less its largest element along the axis."""
+    wide = p.cast(node.inputs[0], node.dtype.compute)
+    return p.sub(wide, max(wide, node.attrs["axis"], keepdims=True))
 
 
-register_op(
-    "layout_transform",
-    infer=_infer_layout,
-    evaluate=_layout,
-    arity=1,
-    params=("src_layout", "dst_layout"),
-    pattern=Pattern.INJECTIVE,
-)
-for _name, _evaluate in (("softmax", _softmax), ("log_softmax", _log_softmax)):
+for _name, _math in (("softmax", _softmax), ("log_softmax", _log_softmax)):
     register_op(
         _name,
         infer=_infer_along,
-        evaluate=_evaluate,
+        evaluate=by_math,
         arity=1,
         params=("axis",),
         pattern=Pattern.OPAQUE,
     )
+    register_attr(_name, "math", _math)

@@ -6,26 +6,47 @@ Each op has a partner: `max_pool2d_backward` spreads values to where the largest
 x and the largest elements, where in its window each is; ``max_pool2d_spread`` and
 ``max_pool2d_pick`` go by that. ``max_pool2d_spread_phases`` is the former with elements that are a
 stride apart as neighbours: [N, C, *strides, *elements of a phase].
+
+All of them are made of windows (`unfold`). What is spread back is read in windows too: along an
+axis, element x of the operand of a pool lies at place k of window o where
+``x + before = o * stride + k``. With ``stride - 1`` zeros between the windows' values and a border,
+those windows are neighbours, in reversed order.
+
+By phases there are no zeros between them. All elements of a phase (one rest of their number by the
+stride) lie at the same places of windows, and read the same number of neighbouring ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from loopnest.graph.data_layout import math_shape, parse_layout, shape_in, transform
-from loopnest.graph.dimensions import DimLike, Shape, add, at, shown
+from loopnest.graph.data_layout import LayoutRule, math_shape, parse_layout, shape_in
+from loopnest.graph.dimensions import Dim, DimLike, Shape, add, mul, shown
 from loopnest.graph.graph_error import Refused
 from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
-from loopnest.graph.operators.convolution import around, pair
+from loopnest.graph.node_values import by_math
+from loopnest.graph.operators import movement_ops as m
+from loopnest.graph.operators import pointwise_ops as p
+from loopnest.graph.operators import reduction_ops as r
+from loopnest.graph.operators.convolution import around, pair, unfold, window_extent
+from loopnest.graph.operators.creation import iota, size
 from loopnest.graph.operators.node_operands import meet, one_type, tensors
-from loopnest.graph.operators.pool_phases import pool_phases, split_phases
-from loopnest.graph.operators.windows import columns, scatter, window_extent
-from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op, takes_arguments
-from loopnest.scalar.dtypes import FLOAT, KEEPING, int32
+from loopnest.graph.registry import (
+    REQUIRED,
+    Pattern,
+    call,
+    call_text,
+    register_attr,
+    register_op,
+    takes_arguments,
+)
+from loopnest.scalar.dtypes import FLOAT, KEEPING, DType, int32, int64
 
 __all__ = [
     "avg_pool2d",
@@ -162,11 +183,11 @@ def _pooled(shape: Shape, attrs: Attrs) -> Shape:
         raise Refused(f"layout {layout} has other axes", "its axes are those of NCHW")
     extents = math_shape(shape, layout)
     top, left, bottom, right = attrs["padding"]
-    for letter, size, before, after in (("H", 0, top, bottom), ("W", 1, left, right)):
-        if max(before, after) >= attrs["pool"][size]:
+    for axis, (letter, before, after) in enumerate((("H", top, bottom), ("W", left, right))):
+        if max(before, after) >= attrs["pool"][axis]:
             raise Refused(f"padding {attrs['padding']} of windows {attrs['pool']}", "pad less")
         padded = add(extents[letter], before + after)
-        extents[letter] = window_extent(padded, attrs["pool"][size], attrs["strides"][size], 1)
+        extents[letter] = window_extent(padded, attrs["pool"][axis], attrs["strides"][axis], 1)
     return shape_in(extents, layout)
 
 
@@ -235,135 +256,268 @@ def _infer_average_back(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(attrs["shape"], dy.dtype)
 
 
-def _in_nchw(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an evaluator for any layout, of one that computes on NCHW: (node, attrs, *arrays)."""
+@dataclass(frozen=True, slots=True)
+class PoolPhases:
+    """The phases along an axis of a pool's operand.
 
-    def evaluate(node: Node, *arrays: Any) -> Any:
-        layout, nchw = parse_layout(node.attrs["data_layout"]), parse_layout("NCHW")
-        result = function(node, *[transform(array, layout, nchw) for array in arrays])
-        return np.ascontiguousarray(transform(result, nchw, layout))
+    Element ``q * stride + r`` lies at place ``r + nearest + t * stride`` of the window t in front
+    of the last one of q, where it lies inside.
 
-    return evaluate
+    Args:
+        stride: the number of phases.
+        taps: the windows around an element.
+        nearest: the place of element 0 in the last of them; negative where it lies in front of it.
+        count: elements of a phase.
+        before: windows that are missing in front of the first.
+        behind: windows that are missing behind the last.
+    """
+
+    stride: int
+    taps: int
+    nearest: int
+    count: int
+    before: int
+    behind: int
 
 
-def _windows(x: Any, attrs: Attrs, value: Any) -> Any:
-    """Return windows as [N, C, KH * KW, OH, OW]."""
-    found = columns(x, attrs["pool"], attrs["strides"], attrs["padding"], (1, 1), value)
-    n, c, kh, kw, oh, ow = found.shape
-    return np.ascontiguousarray(found).reshape(n, c, kh * kw, oh, ow)
+def pool_phases(attrs: Attrs) -> list[PoolPhases]:
+    """Return the phases along H and W of an operand of static shape in the layout NCHW."""
+    top, left, bottom, right = attrs["padding"]
+    around = (top, bottom), (left, right)
+    rows = zip(attrs["pool"], attrs["strides"], around, attrs["shape"][2:], strict=True)
+    return [_axis(*row) for row in rows]
 
 
-def _least(dtype: Any) -> Any:
-    if dtype.kind == "b":
+def _axis(size: int, stride: int, around: tuple[int, int], extent: Dim) -> PoolPhases:
+    assert isinstance(extent, int)
+    count = -(-extent // stride)
+    ahead = (stride - 1 + around[0]) // stride  # windows that begin behind phase 0
+    before = (size - 1 - around[0]) // stride
+    windows = (extent + sum(around) - size) // stride + 1
+    behind = count + ahead - windows
+    taps = ahead + before + 1
+    return PoolPhases(stride, taps, around[0] - ahead * stride, count, before, behind)
+
+
+def side_by_side(apart: Node, shape: Shape) -> Node:
+    """Return what lies by phases, [N, C, SH, SW, counts of H, counts of W], as [N, C, H, W]."""
+    n, c, *steps, rows, columns = apart.shape
+    moved = m.transpose(apart, (0, 1, 4, 2, 5, 3))
+    whole = m.reshape(moved, (n, c, mul(rows, steps[0]), mul(columns, steps[1])))
+    return whole if whole.shape == shape else m.slice(whole, [0] * 4, shape, [1] * 4)
+
+
+# What they are made of
+
+
+_NOWHERE = 1 << 30
+"""Behind the places of all elements of a window."""
+_OUTSIDE = -(1 << 20)
+"""In front of them, and so far that no sum with one of them is one."""
+_INNER = (4, 5)
+"""The axes of windows [N, C, OH, OW, KH, KW] that their elements lie along."""
+
+
+def _pairs(attrs: Attrs) -> tuple[tuple[int, int], tuple[int, int]]:
+    top, left, bottom, right = attrs["padding"]
+    return (top, bottom), (left, right)
+
+
+def _windows(x: Node, attrs: Attrs, fill: float) -> Node:
+    """Return the windows of a padded operand: [N, C, OH, OW, KH, KW]."""
+    if any(attrs["padding"]):
+        x = m.pad(x, ((0, 0), (0, 0), *_pairs(attrs)), fill)
+    for axis in (0, 1):
+        x = unfold(x, 2 + axis, attrs["pool"][axis], attrs["strides"][axis])
+    return x
+
+
+def _least(dtype: DType) -> float:
+    if dtype.is_bool:
         return False
-    return -np.inf if dtype.kind == "f" else np.iinfo(dtype).min
+    return -math.inf if dtype.is_float else int(np.iinfo(dtype.name).min)
 
 
-def _places(x: Any, attrs: Attrs) -> Any:
-    """Return, for each window, which of its elements is the (first) largest: [N, C, 1, OH, OW].
+def _max(node: Node) -> Node:
+    (x,) = node.inputs
+    return r.max(_windows(x, node.attrs, _least(x.dtype)), _INNER)
+
+
+def _average(node: Node) -> Node:
+    """Return the mean of each window; where the padding does not count, over what lies inside."""
+    attrs, (x,) = node.attrs, node.inputs
+    found = r.mean(_windows(p.cast(x, x.dtype.compute), attrs, 0), _INNER)
+    if not attrs["count_include_pad"] and any(attrs["padding"]):
+        inside = _inside(attrs, x.shape[2:], node.shape[2:], found.dtype)
+        found = p.mul(found, p.div(float(math.prod(attrs["pool"])), inside))
+    return p.cast(found, node.dtype)
+
+
+def _inside(attrs: Attrs, extents: Shape, counts: Shape, dtype: DType) -> Node:
+    """Return for each window how many of its elements lie inside: [OH, OW]."""
+    found = []
+    for axis, (extent, count) in enumerate(zip(extents, counts, strict=True)):
+        start = p.sub(p.mul(iota(count), attrs["strides"][axis]), attrs["padding"][axis])
+        stop = p.minimum(p.add(start, attrs["pool"][axis]), size(extent, int64))
+        found.append(p.cast(p.sub(stop, p.maximum(start, 0)), dtype))
+    return p.mul(m.expand_dims(found[0], 1), found[1])
+
+
+def _average_back(node: Node) -> Node:
+    attrs, (dy,) = node.attrs, node.inputs
+    wide = p.cast(dy, dy.dtype.compute)
+    if attrs["count_include_pad"] or not any(attrs["padding"]):
+        share = p.mul(wide, 1.0 / math.prod(attrs["pool"]))
+    else:
+        share = p.div(wide, _inside(attrs, node.shape[2:], dy.shape[2:], wide.dtype))
+    return p.cast(r.sum(_around(share, node), _INNER), node.dtype)
+
+
+def _around(values: Node, node: Node) -> Node:
+    """Return for each element the values of the windows that it may lie in: [N, C, H, W, KH, KW].
+
+    The last window that it lies in, in which it is the first element, comes last.
+    """
+    attrs = node.attrs
+    shape: list[Dim] = [*values.shape[:2]]
+    starts, steps = [0, 0], [1, 1, *attrs["strides"]]
+    for axis, length in enumerate(attrs["pool"]):
+        shape.append(add(node.shape[2 + axis], length - 1))
+        starts.append(length - 1 - attrs["padding"][axis])
+    found = m.unslice(values, shape, starts, steps)
+    return unfold(unfold(found, 2, attrs["pool"][0]), 3, attrs["pool"][1])
+
+
+def _numbers(attrs: Attrs, reverse: bool = False) -> Node:
+    """Return the place of each element of a window, in row-major order: [KH, KW]."""
+    height, width = attrs["pool"]
+    rows, columns = iota(height, dtype=int32), iota(width, dtype=int32)
+    if reverse:
+        rows, columns = p.sub(height - 1, rows), p.sub(width - 1, columns)
+    return p.add(m.expand_dims(p.mul(rows, width), 1), columns)
+
+
+def by_places(node: Node) -> Node:
+    """Return what spreads or picks by the places of the largest elements, found first."""
+    x, values = node.inputs
+    largest = call("max_pool2d", (x,), node.attrs)
+    places = call("max_pool2d_places", (x, largest), node.attrs)
+    if node.op == "max_pool2d_gather":
+        return call("max_pool2d_pick", (places, values), node.attrs)
+    return call("max_pool2d_spread", (places, values), {"shape": x.shape, **node.attrs})
+
+
+def _max_places(node: Node) -> Node:
+    """Return which element of each window is the (first) largest.
 
     NaN is the largest; the padding never is, even where all elements are -inf.
     """
-    found = _windows(x, attrs, _least(x.dtype))
-    largest = (found == np.max(found, axis=2, keepdims=True)) | (found != found)
-    inside = _windows(np.ones((1, 1, *x.shape[2:]), np.bool_), attrs, False)
-    return np.argmax(largest & inside, axis=2, keepdims=True)
+    attrs, (x, largest) = node.attrs, node.inputs
+    windows = _windows(x, attrs, 0)
+    chosen = p.eq(windows, m.expand_dims(largest, _INNER))
+    if x.dtype.is_float:
+        chosen = p.logical_or(chosen, p.isnan(windows))
+    for axis in (0, 1):
+        if any(_pairs(attrs)[axis]):
+            chosen = p.logical_and(chosen, _is_inside(node, axis))
+    return r.min(p.where(chosen, _numbers(attrs), _NOWHERE), _INNER)
 
 
-def _max(node: Node, x: Any) -> Any:
-    return np.max(_windows(x, node.attrs, _least(x.dtype)), axis=2)
+def _is_inside(node: Node, axis: int) -> Node:
+    """Return which elements of windows lie inside along H, [OH, 1, KH, 1], or along W."""
+    attrs, extent = node.attrs, node.inputs[0].shape[2 + axis]
+    dtype = int32 if isinstance(extent, int) and extent < _NOWHERE else int64
+    windows = iota(node.shape[2 + axis], dtype=dtype)
+    starts = p.sub(p.mul(windows, attrs["strides"][axis]), attrs["padding"][axis])
+    steps = iota(attrs["pool"][axis], dtype=dtype)
+    others = [[place for place in range(4) if place != own] for own in (axis, 2 + axis)]
+    places = p.add(m.expand_dims(starts, others[0]), m.expand_dims(steps, others[1]))
+    return p.logical_and(p.ge(places, 0), p.lt(places, size(extent, dtype)))
 
 
-def _max_places(node: Node, x: Any, largest: Any) -> Any:
-    return _places(x, node.attrs)[:, :, 0]
+def _max_pick(node: Node) -> Node:
+    places, values = node.inputs
+    chosen = p.eq(m.expand_dims(places, _INNER), _numbers(node.attrs))
+    return r.sum(p.where(chosen, _windows(values, node.attrs, 0), 0), _INNER)
 
 
-def _max_back(node: Node, x: Any, dy: Any) -> Any:
-    return _spread(_places(x, node.attrs), dy, x.shape[2:], node.attrs)
+def _max_spread(node: Node) -> Node:
+    """Return the sum of the values of those windows whose largest element each element is."""
+    places, dy = node.inputs
+    chosen = p.eq(_around(places, node), _numbers(node.attrs, reverse=True))
+    return r.sum(p.where(chosen, _around(dy, node), 0), _INNER)
 
 
-def _max_spread(node: Node, places: Any, dy: Any) -> Any:
-    extents = math_shape(node.attrs["shape"], parse_layout(node.attrs["data_layout"]))
-    return _spread(places[:, :, None], dy, (at(extents["H"], {}), at(extents["W"], {})), node.attrs)
+def _max_spread_phases(node: Node) -> Node:
+    """Return what `max_pool2d_spread` does, from the windows that an element of a phase lies in."""
+    axes = pool_phases(node.attrs)
+    places, dy = node.inputs
+    chosen = p.eq(_near(places, axes, -1), _phase_numbers(node.attrs, axes))
+    return r.sum(p.where(chosen, _near(dy, axes, 0), 0), (6, 7))
 
 
-def _spread(places: Any, dy: Any, size: Sequence[int], attrs: Attrs) -> Any:
-    n, c, _, oh, ow = places.shape
-    kh, kw = attrs["pool"]
-    spread = np.zeros((n, c, kh * kw, oh, ow), dy.dtype)
-    np.put_along_axis(spread, places, dy[:, :, None], axis=2)
-    return _scatter(spread, size, attrs)
+def _near(values: Node, axes: list[PoolPhases], fill: int) -> Node:
+    """Return the values of the windows around each phase's elements: [N, C, 1, 1, H, W, KH, KW]."""
+    found = m.pad(values, [(0, 0), (0, 0), *[(a.before, a.behind) for a in axes]], fill)
+    for place, axis in enumerate(axes, 2):
+        found = unfold(found, place, axis.taps)
+    return m.expand_dims(found, (2, 3))
 
 
-def _max_spread_phases(node: Node, places: Any, dy: Any) -> Any:
-    return split_phases(_max_spread(node, places, dy), pool_phases(node.attrs))
+def _phase_numbers(attrs: Attrs, axes: list[PoolPhases]) -> Node:
+    """Return the place of an element of a phase in each window around: [SH, SW, 1, 1, KH, KW].
+
+    It is negative where the element lies outside, and none of the places -1.
+    """
+    found = []
+    for axis, length in zip(axes, attrs["pool"], strict=True):
+        phase = m.expand_dims(iota(axis.stride, dtype=int32), 1)
+        tap = p.sub(axis.taps - 1, iota(axis.taps, dtype=int32))
+        place = p.add(p.add(phase, p.mul(tap, axis.stride)), axis.nearest)
+        outside = p.logical_or(p.lt(place, 0), p.ge(place, length))
+        found.append(p.where(outside, _OUTSIDE, place))
+    rows = m.expand_dims(p.mul(found[0], attrs["pool"][1]), (1, 2, 3, 5))
+    return p.add(rows, m.expand_dims(found[1], (0, 2, 3, 4)))
 
 
-def _max_gather(node: Node, x: Any, values: Any) -> Any:
-    return _picked(_places(x, node.attrs), values, node.attrs)
+def _in_plain_layout(function: Callable[[Node], Node]) -> Callable[[Node], Node]:
+    """Return what a node of any layout is made of, given that of one of NCHW."""
+
+    def made(node: Node) -> Node:
+        plain = m.in_plain_layouts(node)
+        return function(node) if plain is node else plain
+
+    return made
 
 
-def _max_pick(node: Node, places: Any, values: Any) -> Any:
-    return _picked(places[:, :, None], values, node.attrs)
-
-
-def _picked(places: Any, values: Any, attrs: Attrs) -> Any:
-    return np.take_along_axis(_windows(values, attrs, 0), places, axis=2)[:, :, 0]
-
-
-def _scatter(found: Any, size: Sequence[int], attrs: Attrs) -> Any:
-    n, c, _, oh, ow = found.shape
-    windows = found.reshape(n, c, *attrs["pool"], oh, ow)
-    return scatter(windows, size, attrs["strides"], attrs["padding"], (1, 1))
-
-
-def _counts(size: Sequence[int], attrs: Attrs, dtype: Any) -> Any:
-    """Return the number of elements of each window: [1, 1, OH, OW]."""
-    if attrs["count_include_pad"]:
-        return dtype.type(attrs["pool"][0] * attrs["pool"][1])
-    return np.sum(_windows(np.ones((1, 1, *size), dtype), attrs, 0), axis=2)
-
-
-def _average(node: Node, x: Any) -> Any:
-    total = np.sum(_windows(x, node.attrs, 0), axis=2)
-    return total / _counts(x.shape[2:], node.attrs, x.dtype)
-
-
-def _average_back(node: Node, dy: Any) -> Any:
-    extents = math_shape(node.attrs["shape"], parse_layout(node.attrs["data_layout"]))
-    size = (at(extents["H"], {}), at(extents["W"], {}))
-    share = (dy / _counts(size, node.attrs, dy.dtype))[:, :, None]
-    kh, kw = node.attrs["pool"]
-    return _scatter(np.repeat(share, kh * kw, axis=2), size, node.attrs)
-
-
-def _register(name: str, infer: Any, evaluate: Any, arity: int, params: dict[str, Any]) -> None:
+def _register(
+    name: str, infer: Any, made: Callable[[Node], Node], arity: int, params: dict[str, Any]
+) -> None:
     register_op(
         name,
         infer=infer,
-        evaluate=_in_nchw(evaluate),
+        evaluate=by_math,
         arity=arity,
         params=params,
         pattern=_ANCHOR if name in ("max_pool2d", "avg_pool2d") else Pattern.OPAQUE,
     )
+    register_attr(name, "math", _in_plain_layout(made))
 
 
 _ANCHOR = Pattern.OUT_ELEMWISE_FUSABLE
+_SHAPED = {"shape": REQUIRED, **_POOL}
 _register("max_pool2d", _infer, _max, 1, _POOL)
-_register("max_pool2d_backward", _infer_spread, _max_back, 2, _POOL)
-_register("max_pool2d_gather", _infer_gather, _max_gather, 2, _POOL)
+_register("max_pool2d_backward", _infer_spread, by_places, 2, _POOL)
+_register("max_pool2d_gather", _infer_gather, by_places, 2, _POOL)
 _register("max_pool2d_places", _infer_places, _max_places, 2, _POOL)
-_register("max_pool2d_spread", _infer_by_places, _max_spread, 2, {"shape": REQUIRED, **_POOL})
-register_op(
-    "max_pool2d_spread_phases",
-    infer=_infer_phases,
-    evaluate=_max_spread_phases,
-    arity=2,
-    params={"shape": REQUIRED, **_POOL},
-    pattern=Pattern.OPAQUE,
-)
+_register("max_pool2d_spread", _infer_by_places, _max_spread, 2, _SHAPED)
+_register("max_pool2d_spread_phases", _infer_phases, _max_spread_phases, 2, _SHAPED)
 _register("max_pool2d_pick", _infer_by_places, _max_pick, 2, _POOL)
 _register("avg_pool2d", _infer_average, _average, 1, _AVERAGE)
 _register(
     "avg_pool2d_backward", _infer_average_back, _average_back, 1, {"shape": REQUIRED, **_AVERAGE}
 )
+_LAID_OUT = {"max_pool2d": 1, "avg_pool2d": 1, "avg_pool2d_backward": 1}
+for _name, _arity in {**_LAID_OUT, "max_pool2d_backward": 2, "max_pool2d_gather": 2}.items():
+    _rule = LayoutRule(("data_layout",) * _arity, "data_layout", follows=True)
+    register_attr(_name, "layouts", _rule)

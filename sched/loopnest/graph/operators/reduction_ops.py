@@ -15,9 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from loopnest.base.errors import kind_of
-from loopnest.graph.dimensions import Shape
+from loopnest.graph.dimensions import Shape, product
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import OPERATORS, Attrs, Node, Operand, TensorType, Type
+from loopnest.graph.node_values import by_math
+from loopnest.graph.operators import pointwise_ops as p
+from loopnest.graph.operators.creation import size
 from loopnest.graph.operators.node_operands import (
     applied,
     broadcast_shapes,
@@ -31,11 +34,12 @@ from loopnest.graph.registry import (
     Pattern,
     call,
     call_text,
+    register_attr,
     register_op,
     short,
     takes_arguments,
 )
-from loopnest.scalar.dtypes import ARITHMETIC, DType, bool_, float32, int64
+from loopnest.scalar.dtypes import ARITHMETIC, DType, bool_, float32, float64, int64
 
 __all__ = [
     "all",
@@ -243,14 +247,20 @@ def _mean(node: Node, x: Any) -> Any:
     return np.sum(exact, axis=axes, keepdims=keepdims) / exact.dtype.type(count)
 
 
-def _var(node: Node, x: Any) -> Any:
+def _variance(node: Node) -> Node:
+    """Return a variance as two means."""
+    (x,) = node.inputs
     axes, keepdims = node.attrs["axis"], node.attrs["keepdims"]
-    exact = x.astype(np.float64) if x.dtype.kind in "biu" else x
-    count = math.prod([x.shape[axis] for axis in axes])
-    center = np.sum(exact, axis=axes, keepdims=True) / exact.dtype.type(count)
-    divisor = count - node.attrs["correction"]
-    square = np.square(exact - center)
-    return np.sum(square, axis=axes, keepdims=keepdims) / exact.dtype.type(np.maximum(divisor, 0))
+    wide = p.cast(x, x.dtype.compute if x.dtype.is_float else float64)
+    count = product([x.shape[axis] for axis in axes])
+    center = p.sub(wide, mean(wide, axes, keepdims=True))
+    total = sum(p.mul(center, center), axes, keepdims=keepdims)
+    correction = node.attrs["correction"]
+    if isinstance(count, int):
+        divisor = count - correction
+        return p.cast(p.div(total, float(divisor) if divisor > 0 else 0.0), node.dtype)
+    left = p.maximum(p.sub(size(count, wide.dtype), correction), 0)
+    return p.cast(p.div(total, left), node.dtype)
 
 
 def _place(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -280,7 +290,8 @@ _register("min", lambda d: d, _extreme(np.min, least=False))
 _register("any", lambda d: bool_, _folded(np.any))
 _register("all", lambda d: bool_, _folded(np.all))
 _register("mean", _float, _mean)
-_register("variance", _float, _var, correction=0)
+_register("variance", _float, by_math, correction=0)
+register_attr("variance", "math", _variance)
 for _name, _function in (("argmax", np.argmax), ("argmin", np.argmin)):
     register_op(
         _name,

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from loopnest.base.errors import kind_of
 from loopnest.graph import operators
-from loopnest.graph.data_layout import DataLayout, parse_layout, transformed_shape
+from loopnest.graph.data_layout import DataLayout, LayoutRule, parse_layout, transformed_shape
 from loopnest.graph.dimensions import Dim
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, TensorType, Type, describe
@@ -31,42 +31,13 @@ from loopnest.graph.passes.auto_inline import is_pointwise
 from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.passes.manager import FunctionPass, PassContext, PassInfo, register_pass
 from loopnest.graph.program import Graph, Unit
-from loopnest.graph.registry import call, get_attr, get_op, rebuild, register_attr
+from loopnest.graph.registry import call, get_attr, get_op, rebuild
 from loopnest.graph.rewriting import substitute
 
 Hook: TypeAlias = Callable[
     [dict[str, Any], list[Node], list[Type], Type], "Node | Mapping[str, object] | None"
 ]
 H = TypeVar("H", bound=Hook)
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutRule:
-    """Which attributes hold layouts.
-
-    Attributes:
-        inputs: for each operand, the attribute that is its layout.
-        output: the attribute that is the layout of the result (and of an attribute ``shape``).
-        follows: whether the op takes on the layout that its operands come in.
-    """
-
-    inputs: tuple[str, ...]
-    output: str
-    follows: bool = False
-
-
-_DATA, _KERNEL = "data_layout", "kernel_layout"
-for _op, _rule in {
-    "conv2d": LayoutRule((_DATA, _KERNEL), _DATA),
-    "conv2d_backward_data": LayoutRule((_DATA, _KERNEL), _DATA),
-    "conv2d_backward_weight": LayoutRule((_DATA, _DATA), _KERNEL),
-    "max_pool2d": LayoutRule((_DATA,), _DATA, follows=True),
-    "avg_pool2d": LayoutRule((_DATA,), _DATA, follows=True),
-    "max_pool2d_backward": LayoutRule((_DATA, _DATA), _DATA, follows=True),
-    "max_pool2d_gather": LayoutRule((_DATA, _DATA), _DATA, follows=True),
-    "avg_pool2d_backward": LayoutRule((_DATA,), _DATA, follows=True),
-}.items():
-    register_attr(_op, "layouts", _rule)
 
 
 def rule_of(node: Node) -> LayoutRule | None:

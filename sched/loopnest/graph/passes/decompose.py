@@ -22,21 +22,15 @@ from dataclasses import dataclass
 from itertools import product as product_of
 from math import gcd, prod
 
-from loopnest.graph.data_layout import math_shape, parse_layout, shape_in
 from loopnest.graph.dimensions import at, mul, product
 from loopnest.graph.node import Node
+from loopnest.graph.operators import convolution as s
 from loopnest.graph.operators import movement_ops as m
-from loopnest.graph.operators import movement_ops as slicing
-from loopnest.graph.operators import pointwise_ops as p
-from loopnest.graph.operators import reduction_ops as r
-from loopnest.graph.operators import spatial_ops as s
-from loopnest.graph.operators.creation import size
-from loopnest.graph.operators.pool_phases import side_by_side
+from loopnest.graph.operators.pooling import by_places, side_by_side
 from loopnest.graph.passes.manager import FunctionPass, PassContext, PassInfo, register_pass
 from loopnest.graph.program import Graph, Unit
 from loopnest.graph.registry import call, get_attr, register_attr
 from loopnest.graph.rewriting import rewrite
-from loopnest.scalar.dtypes import float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,7 @@ def _without_zeros(node: Node) -> Node | None:
     ]
     inner = s.conv_transposed(x, w, counts, strides, firsts, dilation, attrs["groups"])
     starts = [f * g - p for f, g, p in zip(firsts, both, attrs["padding"], strict=True)]
-    return slicing.unslice(conv_by_phases(inner), node.shape, [0, 0, *starts], [1, 1, *both])
+    return m.unslice(conv_by_phases(inner), node.shape, [0, 0, *starts], [1, 1, *both])
 
 
 def _by_phases(node: Node) -> Node:
@@ -206,9 +200,7 @@ def _apart(node: Node, axes: list[_Axis]) -> Node:
             a.stride * t.start + phase - a.start for (a, phase), t in zip(rows, own, strict=True)
         ]
         stops = [f + (len(t) - 1) * a.stride + 1 for f, t, a in zip(firsts, own, axes, strict=True)]
-        kernel = slicing.slice(
-            w, [0, 0, *firsts], [c, o, *stops], [1, 1, *[a.stride for a in axes]]
-        )
+        kernel = m.slice(w, [0, 0, *firsts], [c, o, *stops], [1, 1, *[a.stride for a in axes]])
         kernel = m.transpose(m.flip(kernel, [*range(2, node.ndim)]), swap)
         one = s.conv(x, kernel, 1, [_around(*row) for row in rows])
         found.append(m.reshape(one, (n, o, 1, *one.shape[2:])))
@@ -222,7 +214,7 @@ def _kernels(w: Node, axes: list[_Axis], groups: int) -> Node:
     c, own = w.shape[:2]
     whole = [c, own, *[a.taps * a.stride for a in axes]]
     starts, steps = [0, 0, *[a.start for a in axes]], [1, 1, *[a.dilation for a in axes]]
-    spread = w if [*w.shape] == whole else slicing.unslice(w, whole, starts, steps)
+    spread = w if [*w.shape] == whole else m.unslice(w, whole, starts, steps)
     cut = m.reshape(
         spread, (groups, c // groups, own, *[e for a in axes for e in (a.taps, a.stride)])
     )
@@ -245,7 +237,7 @@ def _side_by_side(found: Node, axes: list[_Axis], node: Node) -> Node:
     if whole.shape == node.shape:
         return whole
     stops = [a.front + out for a, out in zip(axes, node.shape[2:], strict=True)]
-    return slicing.slice(whole, [0, 0, *[a.front for a in axes]], [n, o, *stops], [1] * (2 + rank))
+    return m.slice(whole, [0, 0, *[a.front for a in axes]], [n, o, *stops], [1] * (2 + rank))
 
 
 class Decompose(FunctionPass):
@@ -277,86 +269,6 @@ def decomposed(node: Node) -> Node:
     return result
 
 
-@register_attr("softmax", "decompose")
-def _softmax(node: Node) -> Node:
-    powers = p.exp(_shifted(node))
-    total = r.sum(powers, node.attrs["axis"], keepdims=True)
-    return p.cast(p.div(powers, total), node.dtype)
-
-
-@register_attr("log_softmax", "decompose")
-def _log_softmax(node: Node) -> Node:
-    shifted = _shifted(node)
-    total = r.sum(p.exp(shifted), node.attrs["axis"], keepdims=True)
-    return p.cast(p.sub(shifted, p.log(total)), node.dtype)
-
-
-def _shifted(node: Node) -> Node:
-    """Return the operand, widened, less its largest element along the axis."""
-    wide = p.cast(node.inputs[0], node.dtype.compute)
-    return p.sub(wide, r.max(wide, node.attrs["axis"], keepdims=True))
-
-
-@register_attr("variance", "decompose")
-def _variance(node: Node) -> Node:
-    (x,) = node.inputs
-    axes, keepdims = node.attrs["axis"], node.attrs["keepdims"]
-    wide = p.cast(x, x.dtype.compute if x.dtype.is_float else float64)
-    count = product([x.shape[axis] for axis in axes])
-    center = p.sub(wide, r.mean(wide, axes, keepdims=True))
-    total = r.sum(p.mul(center, center), axes, keepdims=keepdims)
-    correction = node.attrs["correction"]
-    if isinstance(count, int):
-        return p.cast(p.div(total, float(max(count - correction, 0))), node.dtype)
-    left = p.maximum(p.sub(size(count, wide.dtype), correction), 0)
-    return p.cast(p.div(total, left), node.dtype)
-
-
-@register_attr("layout_transform", "decompose")
-def _layout_transform(node: Node) -> Node:
-    return _layout_of(node.inputs[0], node.attrs["src_layout"], node.attrs["dst_layout"])
-
-
-def _layout_of(x: Node, src_layout: str, dst_layout: str) -> Node:
-    """Return a node in another layout, by reshapes and transposes."""
-    if src_layout == dst_layout:
-        return x
-    src, dst = parse_layout(src_layout), parse_layout(dst_layout)
-    extents = math_shape(x.shape, src)
-    merged = m.transpose(x, [place for letter in dst.letters for place in src.places(letter)])
-    merged = m.reshape(merged, [extents[letter] for letter in dst.letters])
-    shape = shape_in(extents, dst)
-    places = [place for letter in dst.letters for place in dst.places(letter)]
-    split = m.reshape(merged, [shape[place] for place in places])
-    return m.transpose(split, [places.index(place) for place in range(len(places))])
-
-
-@register_attr(["conv2d", "max_pool2d", "avg_pool2d"], "decompose")
-def _in_plain_layout(node: Node) -> Node:
-    """Return windows over NCHW, and changes of layout around them."""
-    layouts = [node.attrs["data_layout"], node.attrs.get("kernel_layout", "OIHW")]
-    if layouts == ["NCHW", "OIHW"]:
-        return node
-    plain = [
-        _layout_of(x, layout, wanted)
-        for x, layout, wanted in zip(node.inputs, layouts, ("NCHW", "OIHW"), strict=False)
-    ]
-    kernel = {"kernel_layout": "OIHW"} if "kernel_layout" in node.attrs else {}
-    found = call(node.op, plain, {**node.attrs, "data_layout": "NCHW", **kernel})
-    return _layout_of(found, "NCHW", layouts[0])
-
-
-@register_attr(["max_pool2d_backward", "max_pool2d_gather"], "decompose")
-def _by_places(node: Node) -> Node:
-    """Return what spreads or picks by the places of the largest elements, found first."""
-    x, values = node.inputs
-    largest = call("max_pool2d", (x,), node.attrs)
-    places = call("max_pool2d_places", (x, largest), node.attrs)
-    if node.op == "max_pool2d_gather":
-        return call("max_pool2d_pick", (places, values), node.attrs)
-    return by_phases(call("max_pool2d_spread", (places, values), {"shape": x.shape, **node.attrs}))
-
-
 @register_attr("max_pool2d_spread", "decompose")
 def by_phases(node: Node) -> Node:
     """Return what spreads by the phases of the strides, laid side by side.
@@ -381,4 +293,9 @@ def _reshape(node: Node) -> Node:
     return m.expand_dims(bare, [place for place, e in enumerate(node.shape) if e == 1])
 
 
+for _op in ("layout_transform", "log_softmax", "softmax", "variance"):
+    register_attr(_op, "decompose", get_attr(_op, "math"))
+register_attr(["conv2d", "max_pool2d", "avg_pool2d"], "decompose", m.in_plain_layouts)
+register_attr("max_pool2d_gather", "decompose", by_places)
+register_attr("max_pool2d_backward", "decompose", lambda node: by_phases(by_places(node)))
 register_pass("Decompose", Decompose)
