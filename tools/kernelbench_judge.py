@@ -104,7 +104,7 @@ def by_math(compiled: Callable[..., Any], inputs: Sequence[Any], asked: Callable
 @contextmanager
 def _math_in_place(graphs: list[Any], asked: Callable[..., Any]) -> Iterator[None]:
     """Let graphs of torch return what `asked` says of their math; they are added to `graphs`."""
-    from loopnest.torch.torch_graph import TorchGraph
+    from loopnest.torch.compiled_program import TorchGraph
 
     def call(self: Any, tensors: Sequence[Any], numbers: tuple[int, ...] = ()) -> Any:
         graphs.append(self)

@@ -9,8 +9,7 @@ torch = pytest.importorskip("torch")
 
 from loopnest.torch import recording  # noqa: E402 - torch is asked for first
 from loopnest.torch.aten_table import RULES  # noqa: E402
-from loopnest.torch.dynamo_backend import LazyProgram  # noqa: E402
-from loopnest.torch.op_times import shapes_propagated  # noqa: E402
+from loopnest.torch.dynamo_backend import LazyProgram, shapes_propagated  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of several versions
 

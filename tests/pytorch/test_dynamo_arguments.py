@@ -73,7 +73,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_strided_arguments_are_read_where_they_lie(name, monkeypatch):
     """No argument is copied: the address that a kernel takes is that of the tensor."""
-    from loopnest.torch import torch_graph
+    from loopnest.torch import compiled_program
 
     x = LAYOUTS[name]()
     model = lambda x: (x * 2).exp().sum(1)  # noqa: E731
@@ -83,13 +83,13 @@ def test_strided_arguments_are_read_where_they_lie(name, monkeypatch):
         seen.append(array.data_ptr())
         return array.data_ptr()
 
-    original = torch_graph.TorchArrays.__init__
+    original = compiled_program.TorchArrays.__init__
 
     def made(self, device):
         original(self, device)
         self.address = address
 
-    monkeypatch.setattr(torch_graph.TorchArrays, "__init__", made)
+    monkeypatch.setattr(compiled_program.TorchArrays, "__init__", made)
     copies = []
     whole = torch.Tensor.contiguous
     monkeypatch.setattr(
@@ -307,9 +307,9 @@ def test_a_kernel_on_a_gpu_is_lent_parameters(monkeypatch):
     def runner(*arrays, out, stream, N):
         lent.append(([np.from_dlpack(array).tolist() for array in (*arrays, *out)], stream, N))
 
-    from loopnest.torch import torch_graph
+    from loopnest.torch import compiled_program
 
-    arrays = torch_graph.TorchArrays(torch.device("cuda"))
+    arrays = compiled_program.TorchArrays(torch.device("cuda"))
     parameter = torch.nn.Parameter(torch.ones(2))
     arrays.launch(runner, [parameter], [torch.zeros(2)], {"N": 2})
     assert lent == [([[1.0, 1.0], [0.0, 0.0]], 7, 2)]

@@ -10,7 +10,7 @@ from torch import nn  # noqa: E402
 
 from loopnest.graph.node_origins import place_of  # noqa: E402 - torch is asked for first
 from loopnest.graph_kernels import library_times  # noqa: E402 - torch is asked for first
-from loopnest.torch import loopnest_backend, op_times, recording  # noqa: E402
+from loopnest.torch import dynamo_backend, loopnest_backend, recording  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of several versions
 
@@ -26,7 +26,7 @@ def test_the_faster_of_torch_and_kernels_computes_an_operator(monkeypatch, tmp_p
     monkeypatch.setenv("LOOPNEST_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(library_times, "_TIMES", {})
     monkeypatch.setattr(library_times, "in_turns", in_turns)
-    monkeypatch.setattr(op_times, "is_measured", lambda: True)
+    monkeypatch.setattr(dynamo_backend, "is_measured", lambda: True)
     torch._dynamo.reset()
     model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.ReLU())
     x = torch.randn(2, 2, 6, 6)
@@ -83,7 +83,7 @@ def test_an_operator_is_measured_with_the_pointwise_ones_that_follow(
     monkeypatch.setenv("LOOPNEST_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(library_times, "_TIMES", {})
     monkeypatch.setattr(library_times, "in_turns", in_turns)
-    monkeypatch.setattr(op_times, "is_measured", lambda: True)
+    monkeypatch.setattr(dynamo_backend, "is_measured", lambda: True)
     torch._dynamo.reset()
     x, w, b = torch.randn(4, 6), torch.randn(6, 5), torch.randn(5)
     options = {"compile": {"optimize": 0}}

@@ -1,10 +1,10 @@
 """PyTorch: `torch.compile(model, backend="loopnest")`, and kernels as operators of torch.
 
 Data. AOTAutograd hands over graphs of ATen operators (`dynamo_backend`, which says which of them
-torch takes apart first: `decompositions`). `aten_graph` makes a graph of loopnest's of one, by the
-rules of `aten_pointwise`, `aten_movement`, `aten_reductions`, `aten_windows` and `aten_indexing`,
-which stand in the table `aten_table`; what has no rule is a call of torch (`torch_calls`).
-`torch_graph` runs its plan on tensors (`tensor_arrays`).
+torch takes apart first, and measures which of them torch's libraries compute). `aten_graph` makes a
+graph of loopnest's of one, by the rules of `aten_arithmetic` and `aten_movement`, which stand in
+the table `aten_table`; what has no rule is a call of torch (`torch_calls`). `compiled_program` runs
+its plan on tensors (`tensor_arrays`).
 
 Needs PyTorch: ``pip install loopnest[torch]``. `import loopnest` does not import torch.
 """

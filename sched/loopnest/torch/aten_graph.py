@@ -24,14 +24,7 @@ from loopnest.graph.size_binding import graph_sizes
 from loopnest.graph_kernels.library_times import LibraryTimes
 from loopnest.scalar.expr import Expr, Symbol
 from loopnest.scalar.origin import Origin
-from loopnest.torch import (  # noqa: F401 - registers the rules
-    aten_attention,
-    aten_indexing,
-    aten_movement,
-    aten_pointwise,
-    aten_reductions,
-    aten_windows,
-)
+from loopnest.torch import aten_arithmetic, aten_movement  # noqa: F401 - registers the rules
 from loopnest.torch.aten_table import RULES, Call, Rule, ordered
 from loopnest.torch.input_layouts import InputLayout, contiguous, order_in_memory
 from loopnest.torch.symbolic_sizes import (
