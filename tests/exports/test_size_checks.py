@@ -111,6 +111,16 @@ def test_plans_are_those_of_python(kernel, schedule):
     assert taken > 20
 
 
+def test_integers_without_a_sign_are_bounded():
+    with ln.Fusion("k") as f:
+        x, last = f.input("x", ("N",), ln.float32), f.input("last", ("N",), ln.uint32)
+        f.output(ln.sum(ln.where(ln.iota("N") < last[:, None] - 1, x, 0.0), axis=1), "y")
+    f.inline_most(replay=True)
+    kernel = ln.lower(f)
+    wanted = Planner(kernel.program, None).plan({"N": 3}, "k").index_bits
+    assert planned(entry_of(kernel))({"N": 3})[1] == wanted
+
+
 def test_sizes_that_depend_on_data_are_named():
     with ln.Fusion("k") as f:
         x = f.input("x", ("N",), ln.int32)

@@ -96,6 +96,17 @@ def test_an_index_read_from_memory_lies_inside_unless_it_is_clamped():
     assert not IndexWidth(wide).fits({"N": 3}, INT32)
 
 
+@pytest.mark.parametrize(("dtype", "bits"), [("int32", 64), ("uint32", 64), ("int64", None)])
+def test_what_is_compared_and_in_no_place_may_lie_anywhere(dtype, bits):
+    program = parse_nest(f"""
+    kernel k(x: {dtype}[4]) -> (y: float32[4])
+    for i0 in 4:
+      if i0 + index(x[i0]) < 3:
+        y[i0] = 1.0
+    """)
+    assert IndexWidth(program).static_bits() == bits
+
+
 @pytest.mark.parametrize(
     ("index", "fits"),
     [

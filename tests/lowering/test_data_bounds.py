@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -96,6 +97,46 @@ def test_a_length_in_64_bits_bounds_nothing() -> None:
     f = masked(ln.int64, rest="length")
     f.inline_most(replay=True)
     assert "for i1 in max(0, index(first[i0]))..Z of Z:" in loops_of(judge(f, "int64"))
+
+
+SUMS = {
+    "both on one side": lambda j, a, b: j + a + b >= 0,
+    "one on each side": lambda j, a, b: j + a < b,
+    "negatives": lambda j, a, b: (5 - j < a) & (7 - j >= b),
+    "begin and length": lambda j, a, b: (j >= a) & (j - a < b),
+    "a multiple of the index": lambda j, a, b: j * 2 - a < b,
+}
+"""Tests whose bounds add data, or take their negative."""
+
+
+def extremes(kind: str) -> list[int]:
+    """Return numbers of a type: the least, the largest, and some that are in between."""
+    least, most = np.iinfo(kind).min, np.iinfo(kind).max
+    return [least, least + 1, 0, 1, 5, 13, most - 1, most]
+
+
+@pytest.mark.parametrize("split", [None, 4])
+@pytest.mark.parametrize("kinds", ["int64", "int32", "uint32", "int16", "int32 int64"])
+@pytest.mark.parametrize("mask", SUMS)
+def test_sums_of_data_do_not_overflow(mask: str, kinds: str, split: int | None) -> None:
+    first, last = kinds.split()[0], kinds.split()[-1]
+    with ln.Fusion("sums") as f:
+        x = f.input("x", ("Z",), ln.float32)
+        a = f.input("a", ("R",), getattr(ln, first))
+        b = f.input("b", ("R",), getattr(ln, last))
+        kept = SUMS[mask](ln.iota("Z"), a[:, None], b[:, None])
+        f.output(ln.sum(ln.where(kept, x, 0.0), axis=1), "y")
+    if split is not None:
+        f["y"].split(1, split)
+    f.inline_most(replay=True)
+    kernel = ln.lower(f)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    pairs = list(itertools.product(extremes(first), extremes(last)))
+    ends = np.array([a for a, _ in pairs], first), np.array([b for _, b in pairs], last)
+    for given in (np.arange(1, 14, dtype=np.float32), np.ones(1, np.float32)):
+        for target in ("interpret", "c"):
+            found = ln.compile(kernel, target=target)(given, *ends)
+            np.testing.assert_array_equal(found, ln.evaluate(f, given, *ends))
 
 
 def test_strict_comparisons_and_negations() -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from loopnest.base.errors import LoweringError
-from loopnest.launch.index_width import INT32, INT64, IndexWidth, whole_range
+from loopnest.launch.index_width import INT32, INT64, UINT32, IndexWidth, whole_range
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, Symbol, walk
 
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -111,7 +111,8 @@ class SizeText:
 
 
 def _number(value: int) -> str:
-    return {INT32: "INT32_MAX", INT64: "INT64_MAX"}.get(value) or f"-{_number(-value)}"
+    names = {INT32: "INT32_MAX", UINT32: "(ln_size)UINT32_MAX", INT64: "INT64_MAX"}
+    return names.get(value) or f"-{_number(-value)}"
 
 
 def check_sizes(sizes: Sequence[tuple[str, Expr]], subject: str) -> None:

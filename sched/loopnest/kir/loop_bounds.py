@@ -80,24 +80,30 @@ def loop_bounds(loop: Loop, algebra: Simplifier, *, of_width: bool = False) -> L
 
 def _is_bare(value: Expr, count: int, algebra: Simplifier) -> bool:
     """Whether a bound is what data say, maybe one less: it is compared as it is; or is no data."""
-    terms = [term for term in algebra.poly(value) if not any(loads(atom) for atom in term)]
+    poly = algebra.poly(value)
     # i < d is i <= d - 1, whose bound is d.
     added = [0, -1] if count < 0 else [0]
-    bare = all(term == () for term in terms) and algebra.poly(value).get((), 0) in added
+    factors = [number for term, number in poly.items() if term]
+    bare = factors == [1] and poly.get((), 0) in added
     return not loads(value) or (abs(count) == 1 and bare)
 
 
 def _between(value: Expr, low: Expr, high: Expr, algebra: Simplifier) -> Expr:
     """Return a sum with data as low or as high as these where it is beyond them.
 
-    No number is computed on the way that lies further off than these and the rest of the sum.
+    No number is computed on the way that lies further off than these and the rest of the sum: of
+    what data say, the negative is only taken when it is near.
     """
     terms = algebra.poly(value)
     data = {t: n for t, n in terms.items() if any(loads(atom) for atom in t)}
-    part = algebra.sum([algebra.mul(algebra.product(t), integer(n)) for t, n in data.items()])
-    rest = algebra.sub(value, part)
-    near = index_op("max", part, algebra.sub(low, rest))
-    return algebra.add(index_op("min", near, algebra.sub(high, rest)), rest)
+    sign = -1 if all(n < 0 for n in data.values()) else 1
+    part = algebra.sum(
+        [algebra.mul(algebra.product(t), integer(sign * n)) for t, n in data.items()]
+    )
+    rest = algebra.sub(value, algebra.mul(part, integer(sign)))
+    ends = [algebra.mul(algebra.sub(end, rest), integer(sign)) for end in (low, high)][::sign]
+    near = index_op("min", index_op("max", part, ends[0]), ends[1])
+    return algebra.add(algebra.mul(near, integer(sign)), rest)
 
 
 def gaps(term: Expr, algebra: Simplifier) -> list[Expr]:

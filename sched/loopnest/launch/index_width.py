@@ -24,12 +24,16 @@ from loopnest.scalar.expr import (
     Local,
     Op,
     Symbol,
+    loads,
+    terms_of,
     walk,
 )
+from loopnest.scalar.polynomials import index_op
 
 Interval: TypeAlias = tuple[int, int]
 
 INT32 = (1 << 31) - 1
+UINT32 = (1 << 32) - 1
 INT64 = (1 << 63) - 1
 
 
@@ -50,6 +54,8 @@ class IndexWidth:
         parts = list(walk(*evaluated))
         for part in parts:
             self._note(part)
+        for difference in _differences(nodes):
+            self._add(difference)
         for _, size in program.launch:
             self._add(size)
         for buffer in self.buffers:
@@ -199,7 +205,19 @@ def _buffers(program: kir.Program, nodes: Sequence[kir.Stmt]) -> list[Buffer]:
     return [*params, *[n.storage for n in nodes if isinstance(n, kir.Allocate)]]
 
 
-_FREE = ("min", "max", "eq", "ne", "lt", "le", "gt", "ge")
+def _differences(nodes: Sequence[kir.Stmt]) -> list[Expr]:
+    """Return what a text computes of several data for the bounds of loops, and no nest has."""
+    bounds = [n.condition for n in nodes if isinstance(n, kir.If) and n.reason == kir.BOUND]
+    return [
+        index_op("sub", term.args[1], term.args[0])
+        for bound in bounds
+        for term in terms_of(bound)
+        if len(loads(term)) > 1
+    ]
+
+
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+_FREE = ("min", "max", *_COMPARISONS)
 """What may be asked of an index that is data, whatever it is."""
 
 
@@ -207,9 +225,12 @@ def _inside(roots: Iterable[Expr]) -> set[Expr]:
     """Return indices that are data and must lie inside of an axis: such as are not clamped.
 
     The remainder of one is small whatever it is; a quotient is so only where the index is. Where a
-    layout takes both, they are the digits of an index inside of its axis.
+    layout takes both, they are the digits of an index inside of its axis. Of what stands in sums
+    that are compared, and in no place, nobody asks that it lies inside: it bounds a loop.
     """
     found: set[Expr] = set()
+    compared: set[Expr] = set()
+    placed: set[Expr] = set()
     free: set[Expr] = set()
     wrapped: set[Expr] = set()
     digits: set[Expr] = set()
@@ -217,12 +238,15 @@ def _inside(roots: Iterable[Expr]) -> set[Expr]:
         parts = [n for n in walk(root) if isinstance(n, Op)]
         found.update([n for n in parts if n.op == "cast" and n.dtype.kind == "x"])
         free.update([a for n in parts if n.op in _FREE for a in n.args])
+        compared.update([a for n in parts if n.op in _COMPARISONS for a in walk(*n.args)])
+        places = [i for load in loads(root) for i in load.args]
+        placed.update(walk(*places, *([root] if root.dtype.kind == "x" else [])))
         remainders = [n for n in parts if n.op == "mod"]
         wrapped.update([n.args[0] for n in remainders])
         small = {q for n in remainders for q in walk(n.args[0])}
         quotients = [n for n in parts if n.op == "floordiv" and n not in small]
         digits.update([n.args[0] for n in quotients])
-    return found - free - (wrapped - digits)
+    return found - free - (compared - placed) - (wrapped - digits)
 
 
 def _vector_tests(program: kir.Program) -> list[Expr] | None:
@@ -252,10 +276,9 @@ def _holds(test: Expr, found: Mapping[Expr, Interval]) -> bool:
 
 def whole_range(node: Expr) -> Interval:
     """Bound an index that is read from memory or chosen by a condition."""
-    narrow = isinstance(node, Op) and any(
-        a.dtype.size < 8 and a.dtype is not uint32 for a in node.args
-    )
-    return (-INT32, INT32) if narrow else (-INT64, INT64)
+    narrow = [a.dtype for a in node.args if a.dtype.size < 8] if isinstance(node, Op) else []
+    most = UINT32 if uint32 in narrow else INT32 if narrow else INT64
+    return -most, most
 
 
 def _product(a: Interval, b: Interval) -> Interval:

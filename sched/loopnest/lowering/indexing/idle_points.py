@@ -25,6 +25,7 @@ from loopnest.scalar.expr import (
     Load,
     Op,
     cast,
+    walk,
 )
 from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.index_forms import index_form, moved, pointwise
@@ -128,6 +129,10 @@ class LiveTerms:
         a, b = sides
         # Indices that are not equal lie on either side: no bound of a loop follows.
         if a is None or b is None or (op == "eq" and not wanted):
+            return ()
+        data = [part for side in sides for part in walk(side) if isinstance(part, (Arg, Load))]
+        # A sum of others with an integer of 64 bits may have more.
+        if len(data) > 1 and any(part.dtype is dtypes.int64 for part in data):
             return ()
         op = op if wanted else _NEGATED[op]
         if op in _SWAPPED:
