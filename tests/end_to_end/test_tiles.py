@@ -78,6 +78,26 @@ def test_ragged_sizes_are_filled(warps: tuple[int, int], monkeypatch: pytest.Mon
         check(f, F16, *sizes)
 
 
+@pytest.mark.parametrize("divided", ["", "M", "MNK"])
+@pytest.mark.parametrize("warps", [(2, 1), (2, 2)])
+def test_warps_of_one_tile_each(
+    warps: tuple[int, int], divided: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which warps have a tile at all is no test in front of each element."""
+    f = mma_gemm(F16, warps=warps, tiles=(1, 1, 1), whole=False)
+    extents = dict(zip("MNK", ln.instructions[F16].extents.values(), strict=True))
+    for size in divided:
+        f.assume(f"{size} % {extents[size]} == 0")
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+    monkeypatch.setenv("LOOPNEST_VERIFY", "0")
+    for sizes in ((33, 17, 45), (1, 1, 1), (48, 24, 32)):
+        whole = [
+            -(-n // extents[s]) * extents[s] if s in divided else n
+            for s, n in zip("MNK", sizes, strict=True)
+        ]
+        check(f, F16, *whole)
+
+
 def test_threads_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOOPNEST_VERIFY", "0")
     f = mma_gemm(F16, warps=(2, 1))

@@ -191,8 +191,8 @@ class Transform(ABC):
         """Return the inputs that the outputs overshoot: their index needs a test (rule 36)."""
         return ()
 
-    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
-        """Return the outputs whose bounds hold wherever the tests of `overshoots` hold."""
+    def follows(self) -> tuple[IterDomain, ...]:
+        """Return the outputs that lie within bounds wherever the inputs do."""
         return ()
 
     def accepts(self, inputs: Sequence[IterDomain]) -> bool:
@@ -280,8 +280,8 @@ class Split(Transform):
             return ()
         return self.inputs
 
-    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
-        return self.outputs[:1] if self.overshoots(algebra) else ()
+    def follows(self) -> tuple[IterDomain, ...]:
+        return self.outputs[:1]
 
     def describe(self) -> str:
         return f"split by {self.factor}" + ("" if self.inner else " outer")

@@ -76,6 +76,9 @@ class PhaseTerms:
         self.storage, self.vectors = accesses.storage, accesses.vectors
         self.stages, self._flagged = stages, flagged
         self._flags: dict[TensorView, Local] = {}
+        # A test of threads alone is best lifted around their loops; one around the lanes that
+        # execute an instruction together has to go.
+        self.fills_tiles = any(spec.tile is not None for spec in self.plan.specs.values())
         self.live = LiveTerms(lambda tensor: accesses.storage[tensor].buffer)
 
     # Blocks that go on alone
@@ -313,16 +316,18 @@ class PhaseTerms:
         return not promoter.concrete_keys(axis).isdisjoint(promoter.held(unit))
 
     def _follows(self, env: Environment, axis: IterDomain, above: frozenset[IterDomain]) -> bool:
-        """Whether the test of what `axis` was made from keeps `axis` within bounds too.
+        """Whether the tests of what `axis` was made from keep `axis` within bounds too.
 
         There is none of the axes `above`.
         """
         step = axis.definition
-        if step is None or not above.isdisjoint(step.inputs):
+        if step is None or axis not in step.follows() or not above.isdisjoint(step.inputs):
             return False
-        if not all(source in env.known for source in step.inputs):
-            return False
-        return axis in step.follows(self.algebra)
+        tested = step.overshoots(self.algebra)
+        return all(
+            source in env.known and (source in tested or self._follows(env, source, above))
+            for source in step.inputs
+        )
 
     def _hole(
         self, env: Environment, axis: IterDomain, how: str, terms: dict[Expr, PredicateTerm]
@@ -353,14 +358,28 @@ class PhaseTerms:
         condition = self.algebra.lt(first, size)
         if condition is not TRUE:
             name, unit = env.tensor.name, env.tensor.siblings[0]
-            root = axis.definition is None and self._holds(axis, unit)
+            root = self._root_of(axis) if self.fills_tiles else axis
+            alone = value if root is axis else env.known.get(root)
+            if root.definition is not None or not self._holds(root, unit):
+                alone = None
             terms[condition] = PredicateTerm(
                 condition,
                 f"{name}: {how} need not divide {size}",
-                self.algebra.lt(value, size) if root else None,
-                folded=not (axis.is_iteration and axis in env.tensor.domain.root)
-                or axis in _scanned(env.tensor),
+                None if alone is None else self.algebra.lt(alone, self.algebra.simplify(root.size)),
+                folded=not (root.is_iteration and root in env.tensor.domain.root)
+                or root in _scanned(env.tensor),
             )
+
+    def _root_of(self, axis: IterDomain) -> IterDomain:
+        """Return the axis beyond which an index lies where it lies beyond `axis`.
+
+        Of an axis that is the outer part of a split that divides, it is the axis that was split.
+        """
+        while (step := axis.definition) and axis in step.follows():
+            if len(step.inputs) > 1 or step.overshoots(self.algebra):
+                break
+            (axis,) = step.inputs
+        return axis
 
     def _lanes_agree(self, tested: Callable[[Expr, bool], Expr], value: Expr) -> Expr:
         """Return the index to test, and note what whole vectors require."""

@@ -197,7 +197,8 @@ class _Fills:
         `settled` are earlier answers, which these go beyond.
         """
         outer = frozenset(hole for hole in update.holes if not self._in_loops(hole))
-        if len(outer) == len(update.holes) or not self._may_lead(update):
+        in_tile = any(loop.spec is not None and loop.spec.tile is not None for loop in update.loops)
+        if (len(outer) == len(update.holes) and not in_tile) or not self._may_lead(update):
             return {}
         identity = self.identity(update)
         # A test of the thread alone is lifted around the loops if all that stands in them needs it.
@@ -209,7 +210,7 @@ class _Fills:
             found: dict[_Site, _Choice] | None = {update: _Choice(kept)}
             for load in update.sources:
                 found = self._total(load, update, kept, _Search(value, settled, found))
-            if found is None or not self._gains(update, dropped, found):
+            if found is None or not (in_tile or self._gains(update, dropped, found)):
                 continue
             after = _Outside(self, {**settled, **found})
             if all(not hole.folded or after.neutral(update, hole, identity) for hole in dropped):

@@ -38,7 +38,7 @@ class AtLeastOne(Transform):
     def overshoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
         return self.inputs
 
-    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+    def follows(self) -> tuple[IterDomain, ...]:
         return self.outputs
 
     def describe(self) -> str:
