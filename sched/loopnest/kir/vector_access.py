@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 
-from loopnest.kir import Allocate, Let, Loop, Program, Stmt, Store, expressions
+from loopnest.base.errors import LoweringError
+from loopnest.kir import Allocate, Issue, Let, Loop, Program, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import permuted
 from loopnest.scalar import dtypes
@@ -97,6 +98,30 @@ def alignments(accesses: Iterable[WideAccess]) -> dict[Buffer, int]:
     return found
 
 
+def require_wide_copies(program: Program) -> None:
+    """Refuse copies in flight of elements that are narrower than a copy, and not joined by lanes.
+
+    Raises:
+        LoweringError: there is one.
+    """
+    finder: VectorFinder | None = None
+    for node, ancestors in walk(program.body):
+        if not isinstance(node, Store) or node.storage.dtype.size >= PIECES[-1]:
+            continue
+        issue = next((n for n in reversed(ancestors) if isinstance(n, Issue)), None)
+        if issue is None or not isinstance(node.value, Load):
+            continue
+        finder, loop = finder or VectorFinder(program), ancestors[-1]
+        if not isinstance(loop, Loop) or not finder.copied_pieces(loop):
+            raise LoweringError(
+                node.tensor,
+                f"{issue.instruction} moves 4, 8 or 16 aligned bytes, and its copies are of "
+                f"{node.storage.dtype.size}",
+                "vectorize the innermost axis of its copy, and state by f.assume that it divides "
+                "the size",
+            )
+
+
 class VectorFinder:
     """Finds the wide accesses of the loops of one program."""
 
@@ -118,6 +143,27 @@ class VectorFinder:
             for access in self._of_statement(loop, node):
                 found.setdefault(node if access.load is None else access.load, access)
         return tuple([a for a in found.values() if _keeps_order(a, tuple(found.values()))])
+
+    def copied_pieces(self, loop: Loop) -> int:
+        """Return the bytes of the widest pieces in which a loop copies all its lanes; 0 for none.
+
+        A wide load before a wide store is another order than lane by lane, if the two overlap.
+        """
+        store = loop.body[0]
+        if not is_vector(loop) or len(loop.body) > 1 or not isinstance(store, Store):
+            return 0
+        source, target = store.value, store.storage
+        if (
+            not isinstance(source, Load)
+            or source.buffer is target
+            or source.dtype is not target.dtype
+        ):
+            return 0
+        if source.dtype is not target.dtype:
+            return 0
+        assert isinstance(loop.extent, int)
+        sides = ((target, store.index, store.flat), (source.buffer, source.args, source.flat))
+        return min([self.piece(*side, loop.var, loop.extent) for side in sides])
 
     def refusal(self, loop: Loop) -> tuple[str, str]:
         """Return why a vectorized loop without wide accesses has none, and what would help."""

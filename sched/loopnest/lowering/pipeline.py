@@ -12,6 +12,7 @@ from loopnest.kir import Allocate, IndexCheck, Output, Param, Program, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Lowered, TensorInfo
 from loopnest.kir.nest_text import print_nest
+from loopnest.kir.vector_access import require_wide_copies
 from loopnest.lowering.barriers.barrier_insertion import insert_barriers
 from loopnest.lowering.barriers.inplace_order import check_inplace
 from loopnest.lowering.index_checks import has_data_indices, index_checks
@@ -134,6 +135,7 @@ def _predicates(state: State) -> None:
     state.idle = frozenset(idle_conditions(state.tree))
     state.program = state.frame.with_body(statements(state.tree, lifted=state.data))
     check_rows(state.program)
+    require_wide_copies(state.program)
 
 
 def _in_place(state: State) -> None:

@@ -540,7 +540,7 @@ class ScheduleMethods:
         and waits for them before they are read. With a circular buffer they are under way for its
         prefetch; those of all tensors that rotate through one loop form one group an iteration.
         Without one they are waited for at once. Vectorize the innermost axis by 16 bytes: each copy
-        is of 16, 8 or 4 aligned bytes.
+        is of 16, 8 or 4 aligned bytes, and elements of 1 or 2 bytes do not go alone.
 
         "ldmatrix.x2" and "ldmatrix.x4" copy from SHARED to WARP memory, in a tile: 2 or 4 matrices
         of 8 rows, each of 16 bytes that lie together, so that each lane gets 8 or 16 bytes. With

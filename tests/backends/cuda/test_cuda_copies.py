@@ -122,12 +122,24 @@ def test_an_old_architecture() -> None:
 
 
 def test_elements_that_no_copy_fits() -> None:
-    with pytest.raises(ln.LoweringError) as caught:
-        ln.lower(column_sums(2, dtype=ln.float16, wide=False)).cuda()
-    assert str(caught.value) == (
+    message = (
         "tile: cp.async moves 4, 8 or 16 aligned bytes, and its copies are of 2; vectorize the "
         "innermost axis of its copy, and state by f.assume that it divides the size"
     )
+    with pytest.raises(ln.LoweringError) as caught:
+        ln.lower(column_sums(2, dtype=ln.float16, wide=False))
+    assert str(caught.value) == message
+    program = ln.lower(column_sums(2, dtype=ln.float16)).program
+    with pytest.raises(ln.LoweringError) as caught:
+        print_cuda(program.with_body(kir.map_body(program.body, serial)))
+    assert str(caught.value) == message
+
+
+def serial(node: kir.Stmt) -> kir.Stmt:
+    """Return a vectorized loop as a serial one."""
+    if isinstance(node, kir.Loop) and node.parallel is PT.vectorize:
+        return replace(node, parallel=PT.serial)
+    return node
 
 
 def test_a_row_without_ptx() -> None:

@@ -448,6 +448,7 @@ LEGITIMATE: Mapping[str, str] = {
     "a fold by threads cannot run ahead": r"its circular buffer runs ahead in the loop",
     "a circular buffer in a parallel loop": r"the loop that its circular buffer rotates through",
     "a copy of what is no array": r"it is moved by cp.async, from GLOBAL memory",
+    "elements that no copy fits": r"moves 4, 8 or 16 aligned bytes, and its copies are of",
     "an exchange in register stages": r"its circular buffer in registers unrolls the loop",
     "the order of a reducer": r"do not meet the elements in their order, and",
     "the order of a scan": r"a scan needs the one before|the axis of its scan|inside of its scan",

@@ -80,7 +80,7 @@ from loopnest.kir.instruction_table import Instruction, Operand
 from loopnest.kir.matrix_rows import first_elements, named
 from loopnest.kir.shared_memory import ALIGNMENT, shared_layout, shared_places
 from loopnest.kir.tiles import in_registers
-from loopnest.kir.vector_access import WideAccess, alignments
+from loopnest.kir.vector_access import WideAccess, alignments, require_wide_copies
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
@@ -155,6 +155,7 @@ class _CudaPrinter(StatementPrinter):
         """The axes that run along each dimension of the launch."""
         body = settle_allocations(map_body(program.body, self._without_loop))
         self.program = program.with_body(body)
+        require_wide_copies(self.program)
         self.vectors = plan_vectors(self.program)
         tiles = [node for node in self.program.nodes if isinstance(node, Tile)]
         self.fragments = {buffer for tile in tiles for _, buffer in tile.operands}
@@ -370,8 +371,6 @@ class _CudaPrinter(StatementPrinter):
         lane = self.lanes.get(node)
         if self.issued is not None and isinstance(node.value, Load):
             size, load = node.storage.dtype.size, node.value
-            if not widest(size, ()):
-                raise narrow_copy(node.tensor, self.issued.name, size)
             source = self.format.element(load.buffer, load.args, flat=load.flat)
             self._copy(self.issued, size, (f"&{self.stored_place(node)}", f"&{source}"), node)
         elif lane is None:
@@ -734,15 +733,6 @@ def no_instruction(kernel: str, name: str) -> LoweringError:
         kernel,
         f"the instruction '{name}' has no ptx, so that no CUDA text can be printed",
         "give its row one, or run on 'interpret' and 'c'",
-    )
-
-
-def narrow_copy(tensor: str, name: str, size: int) -> LoweringError:
-    """Return the error of copies of fewer bytes than the instruction moves."""
-    return LoweringError(
-        tensor,
-        f"{name} moves 4, 8 or 16 aligned bytes, and its copies are of {size}",
-        "vectorize the innermost axis of its copy, and state by f.assume that it divides the size",
     )
 
 

@@ -118,25 +118,20 @@ def plan_vectors(program: Program) -> dict[Loop, WideCopy | WideLoop]:
 
 def _copy(loop: Loop, finder: VectorFinder, accesses: tuple[WideAccess, ...]) -> WideCopy | None:
     """Return a loop as a copy where it is one, both sides of which may be accessed wide."""
-    if len(loop.body) != 1:
+    piece = finder.copied_pieces(loop)
+    if not piece:
         return None
     (store,) = loop.body
-    if not isinstance(store, Store) or not isinstance(store.value, Load):
-        return None
-    source = store.value
+    assert isinstance(store, Store)
+    assert isinstance(store.value, Load)
     assert isinstance(loop.extent, int)
+    source = store.value
     sides = ((store.storage, store.index, store.flat), (source.buffer, source.args, source.flat))
-    pieces = [finder.piece(*side, loop.var, loop.extent) for side in sides]
-    if store.storage.dtype is not source.dtype or not all(pieces):
-        return None
-    # A wide load before a wide store is another order than lane by lane, if the two overlap.
-    if store.storage is source.buffer:
-        return None
     target, origin = (Span(buffer, first_lane(loop, index), flat) for buffer, index, flat in sides)
     size = max(source.dtype.size, WORD)
-    arguments = _template(loop.extent * source.dtype.size // size, size, min(pieces))
+    arguments = _template(loop.extent * source.dtype.size // size, size, piece)
     words = "unsigned int" if source.dtype.size < WORD else ""
-    return WideCopy(store, target, origin, arguments, min(pieces), words, accesses)
+    return WideCopy(store, target, origin, arguments, piece, words, accesses)
 
 
 def template(buffer: Buffer, lanes: int, piece_bytes: int) -> str:
