@@ -130,7 +130,7 @@ class LiveTerms:
         # Indices that are not equal lie on either side: no bound of a loop follows.
         if a is None or b is None or (op == "eq" and not wanted):
             return ()
-        data = [part for side in sides for part in walk(side) if isinstance(part, (Arg, Load))]
+        data = [part for part in walk(a, b) if isinstance(part, (Arg, Load))]
         # A sum of others with an integer of 64 bits may have more.
         if len(data) > 1 and any(part.dtype is dtypes.int64 for part in data):
             return ()
