@@ -29,9 +29,10 @@ from loopnest.kir.nest_text import print_nest
 from loopnest.kir.nodes import Statement
 from loopnest.launch.index_width import IndexWidth
 from loopnest.proofs.barrier_necessity import sliced
+from loopnest.proofs.obligations import program_of
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.size_choice import points_at
-from loopnest.proofs.verifier import program_of, verify_program
+from loopnest.proofs.verifier import verify_program
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import GRID_DIMENSIONS, LAUNCH_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Expr, LaunchIndex, Load, Local
@@ -260,9 +261,9 @@ SEEKING = {
     "lowering/loops/tightening.py": 1,
     "proofs/empty_launches.py": 1,
     "proofs/enumeration/__init__.py": 1,
+    "proofs/obligations.py": 1,
     "proofs/point_arrays.py": 1,
     "proofs/barrier_necessity.py": 3,
-    "proofs/verifier.py": 1,
 }
 
 

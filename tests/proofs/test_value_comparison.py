@@ -12,7 +12,7 @@ from kernels.adam import adam
 from kernels.layernorm import layernorm
 from kernels.softmax import softmax
 from loopnest.proofs import verify_program
-from loopnest.proofs.verifier import program_of as lowered
+from loopnest.proofs.obligations import program_of as lowered
 from mutation.judge import mutants_of
 from mutation.mutants import mutants
 from mutation.subjects import keys_in, load

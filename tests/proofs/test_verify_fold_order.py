@@ -15,7 +15,8 @@ from loopnest import kir
 from loopnest.kir.lowered import Lowered
 from loopnest.proofs import Report
 from loopnest.proofs.enumeration.fold_orders import FoldOrder
-from loopnest.proofs.verifier import program_of, verify_program
+from loopnest.proofs.obligations import program_of
+from loopnest.proofs.verifier import verify_program
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Expr, Local, Op, integer, substitute
 from loopnest.tensor.math_snapshot import MathSnapshot

@@ -17,11 +17,11 @@ from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.kir.nest_text import nest_lines
 from loopnest.kir.vector_access import WideAccess
 from loopnest.proofs import Report, superfluous_barriers, verify, verify_program
-from loopnest.proofs.bounded_proof import enumerated
+from loopnest.proofs.affine import NotAffine
+from loopnest.proofs.obligations import obligations
 from loopnest.proofs.program_model import Model
-from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.symbolic import NotProved, prove
-from loopnest.proofs.verifier import obligations
+from loopnest.proofs.verifier import enumerated
 from loopnest.scalar.dtypes import index as index_type
 from loopnest.scalar.enums import ParallelType as PT
 from loopnest.scalar.expr import Op, Symbol, integer, loads

@@ -13,7 +13,7 @@ from helpers.verify_cases import (
 from loopnest import kir
 from loopnest.facade.kernel_class import compile, lower
 from loopnest.kir.vector_access import wide_accesses
-from loopnest.proofs import bounded_proof, verify
+from loopnest.proofs import verifier, verify
 from loopnest.proofs.point_arrays import Enumeration
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.size_choice import small_sizes, telling_extents
@@ -49,7 +49,7 @@ def test_sizes_that_are_picked_cross_two_tiles_or_it_is_unknown(
     y.rfactor(3).compute_at(y, 1)
     k = lower(f)
     assert "N=33" in verify(k).scope
-    monkeypatch.setattr(bounded_proof, "MOST_FIRST", 1200)
+    monkeypatch.setattr(verifier, "MOST_FIRST", 1200)
     report = verify(k)
     assert report.status == "unknown"
     assert report.findings[0].message == (

@@ -14,16 +14,16 @@ from typing import Any, TypeVar
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.proofs.affine import NotAffine
 from loopnest.proofs.enumeration.access_instances import InstanceTable
 from loopnest.proofs.enumeration.enumerated_races import EnumeratedRaces
+from loopnest.proofs.obligations import obligations, program_of
 from loopnest.proofs.point_arrays import Enumeration, NoLaunch, TooMany, Undecidable
 from loopnest.proofs.program_model import Model
-from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import Finding, Place
 from loopnest.proofs.single_launches import single_launches
 from loopnest.proofs.size_choice import filled, fulfils, large_sizes, points_at, small_sizes
 from loopnest.proofs.symbolic import NotProved, prove_order
-from loopnest.proofs.verifier import obligations, program_of
 from loopnest.proofs.witness import Witness
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import WARP, Memory

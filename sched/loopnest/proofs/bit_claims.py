@@ -36,14 +36,13 @@ from loopnest.numerics.error_bounds import enclosures
 from loopnest.proofs.enumeration import EnumeratedFacts
 from loopnest.proofs.enumeration.fold_trees import FoldTrees, TreeTable, ValueTrees, parted_sums
 from loopnest.proofs.fold_steps import Folds, OrderDependence, mentions
-from loopnest.proofs.obligations import CollectiveMath, Work
+from loopnest.proofs.obligations import CollectiveMath, Work, obligations, program_of
 from loopnest.proofs.point_arrays import NoLaunch, TooMany, Undecidable, number
 from loopnest.proofs.program_model import Model, equal_sizes
 from loopnest.proofs.single_launches import single_launches
 from loopnest.proofs.size_choice import fulfils, points_at, small_sizes, starts
 from loopnest.proofs.template_matching import reducer_of
 from loopnest.proofs.value_comparison import disjoint, drawn
-from loopnest.proofs.verifier import obligations, program_of
 from loopnest.scalar.enums import IterKind, Memory
 from loopnest.scalar.expr import ZERO, Arg, Coordinate, Expr, Op, Symbol, walk
 from loopnest.scalar.simplify import Simplifier

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from loopnest import kir
+from loopnest.base.errors import VerifyError
 from loopnest.proofs.data_indices import DataIndices, Need, Trusted, Unbounded
 from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.program_model import Access, Model, Site, reads_memory
+from loopnest.proofs.report import Finding
 from loopnest.proofs.template_matching import (
     Agreement,
     Combined,
@@ -26,6 +28,7 @@ from loopnest.proofs.template_matching import (
     match,
     reducer_of,
 )
+from loopnest.proofs.witness import Witness
 from loopnest.scalar.expr import Expr, Load
 from loopnest.scalar.templates import at
 from loopnest.tensor.definition import data_of
@@ -370,3 +373,80 @@ def _same_reducer(node: kir.Collective, tensors: tuple[MathTensor, ...]) -> None
         raise Mismatch(
             "value", True, f"combines by '{node.name}', not by the reducer of {tensors[0].name}"
         )
+
+
+def program_of(k: Any, name: str) -> tuple[kir.Program, MathSnapshot]:
+    """Return the program of a kernel, and its math.
+
+    Raises:
+        VerifyError: no kernel, or one without math; `name` is the function that was called.
+    """
+    lowered = getattr(k, "_lowered", k)
+    program, make = getattr(lowered, "program", None), getattr(lowered, "math", None)
+    if not isinstance(program, kir.Program) or make is None:
+        raise VerifyError(
+            f"{name}({k!r})", "it is no kernel that carries its math", "pass what ln.lower returns"
+        )
+    return program, make()
+
+
+def obligations(
+    model: Model, math: MathSnapshot
+) -> tuple[list[Work], list[CollectiveMath], list[Finding]]:
+    """Return the stores and collectives with what the math demands, and what it does not know."""
+    works: list[Work] = []
+    exchanges: list[CollectiveMath] = []
+    problems: list[Finding] = []
+    witness, live = Witness(model, {}, (1, 1, 1), (1, 1, 1)), LivePoints(math, model.program)
+    problems += [
+        witness.statement("scope", f"it uses {name}, which is not defined there", node)
+        for node, name in model.undefined
+    ]
+    problems += _counters(model, witness)
+    problems += _conversions(model, witness)
+    for site in model.sites:
+        try:
+            if site.within is not None:
+                continue
+            if isinstance(site.node, kir.Collective):
+                exchanges.append(collective_math_of(math, site))
+            elif isinstance(site.node, kir.Store):
+                works.append(work_of(model, math, live, site))
+        except Mismatch as found:
+            problems.append(_problem(witness, site, found))
+    return works, exchanges, problems
+
+
+def _counters(model: Model, witness: Witness) -> Iterator[Finding]:
+    """Yield uses of counters that are no arrivals, and arrivals at what is no counter."""
+    counters = model.counters
+    for access in model.accesses:
+        node, name = access.site.node, access.buffer.name
+        if isinstance(node, kir.Arrive):
+            if access.buffer.kind != "counter":
+                yield witness.bare(
+                    "arrival", f"it arrives at {name}, which is no counter", access.site
+                )
+        elif access.buffer in counters or access.buffer.kind == "counter":
+            yield witness.bare("arrival", f"it uses the counter {name}", access.site)
+
+
+def _conversions(model: Model, witness: Witness) -> Iterator[Finding]:
+    """Yield where a value becomes one of another type: only the store of a tensor may round it."""
+    for site in model.sites:
+        match site.node:
+            case kir.Let(var=var, value=value) | kir.Shuffle(var=var, value=value):
+                name, found = var.name, var.dtype
+            case kir.Store(storage=storage, value=value) if site.within is not None:
+                name, found = storage.name, storage.dtype
+            case _:
+                continue
+        if found is not value.dtype:
+            message = f"{name} is {found} and takes a {value.dtype}"
+            yield witness.bare("value", message, site)
+
+
+def _problem(witness: Witness, site: Site, found: Mismatch) -> Finding:
+    status: Literal["refuted", "unknown"] = "refuted" if found.refutes else "unknown"
+    subject = "store" if isinstance(site.node, kir.Store) else "collective"
+    return witness.bare(found.kind, f"the {subject} {found.message}", site, status)

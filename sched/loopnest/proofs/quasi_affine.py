@@ -1,4 +1,4 @@
-"""Index expressions as polynomials, written out as isl's quasi-affine expressions where they are.
+"""Index expressions as polynomials, and the linear sums and conditions that they are for isl.
 
 Written apart from the simplifier that the indices went through. A *digit* is a variable known to
 lie in [0, D) for a product D of size symbols; by digits a division by D is carried out, and a
@@ -8,26 +8,18 @@ comparison of ``a * D + digit`` is one of ``a``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from contextlib import suppress
+from typing import TypeAlias
 
+from loopnest.proofs import affine
 from loopnest.scalar.expr import Const, Expr, Local, Op, Symbol
 
-if TYPE_CHECKING:
-    from loopnest.proofs.program_model import Site
-
-Term = TypeVar("Term")
 Monomial: TypeAlias = "tuple[str, ...]"
 Poly: TypeAlias = "dict[Monomial, int]"
 Product: TypeAlias = "tuple[Monomial, int]"
 """A product of sizes and a number above 0: what an index is divided by."""
 Division: TypeAlias = "tuple[frozenset[tuple[Monomial, int]], frozenset[tuple[Monomial, int]]]"
 """What is divided, and by what."""
-
-
-class NotAffine(Exception):
-    """An expression that isl cannot represent; `site` is the statement that asked for it."""
-
-    site: Site | None = None
 
 
 def constant(value: int) -> Poly:
@@ -40,24 +32,12 @@ def variable(name: str) -> Poly:
     return {(name,): 1}
 
 
-def plus(a: Mapping[Term, int], b: Mapping[Term, int], factor: int = 1) -> dict[Term, int]:
-    """Return a + factor * b, of sums that are the coefficients of their terms."""
-    result = dict(a)
-    for term, count in b.items():
-        total = result.get(term, 0) + factor * count
-        if total:
-            result[term] = total
-        else:
-            result.pop(term, None)
-    return result
-
-
 def times(a: Poly, b: Poly) -> Poly:
     """Return a * b."""
     result: Poly = {}
     for m, c in a.items():
         for n, d in b.items():
-            result = plus(result, {tuple(sorted((*m, *n))): c * d})
+            result = affine.plus(result, {tuple(sorted((*m, *n))): c * d})
     return result
 
 
@@ -78,16 +58,29 @@ def quotient(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple(rest)
 
 
-def evenly(whole: Poly, by: Product) -> Poly | None:
+def parted(whole: Poly, by: Poly) -> tuple[Poly, Poly]:
+    """Return quotient and rest of a division of polynomials.
+
+    A term that the leading one of the divisor does not divide is one of the rest.
+    """
+    lead = max(by, key=lambda monomial: (len(monomial), monomial))
+    found: Poly = {}
+    rest, waiting = dict(whole), list(whole)
+    while waiting:
+        monomial = waiting.pop(0)
+        count, part = rest.get(monomial, 0), quotient(monomial, lead)
+        if count and part is not None and count % by[lead] == 0:
+            term = {part: count // by[lead]}
+            taken = times(term, by)
+            found, rest = affine.plus(found, term), affine.plus(rest, taken, -1)
+            waiting += taken
+    return found, rest
+
+
+def evenly(whole: Poly, by: Poly) -> Poly | None:
     """Return a quotient in which each term comes out even; None where one does not."""
-    sizes, number = by
-    result: Poly = {}
-    for monomial, count in whole.items():
-        part = quotient(monomial, sizes)
-        if part is None or count % number:
-            return None
-        result[part] = count // number
-    return result
+    found, rest = parted(whole, by)
+    return None if rest else found
 
 
 def as_product(p: Poly) -> Product | None:
@@ -97,7 +90,7 @@ def as_product(p: Poly) -> Product | None:
 
 
 class Algebra:
-    """Turns expressions into polynomials and these into isl's language.
+    """Turns expressions into polynomials, and these into sums and conditions for isl.
 
     Args:
         sizes: the size symbols that have a value.
@@ -134,7 +127,7 @@ class Algebra:
         self.below: dict[str, Product] = {}
         self.extents: dict[str, Poly] = {}
         self.derived: dict[Monomial, str] = {}
-        self.bounds: dict[str, str] = {}
+        self.bounds: dict[str, affine.Condition] = {}
         self.named: dict[Expr, Expr] = {}
         self.quotients: dict[Division, str] = {}
         self.divided_in: dict[str, Poly] = {}
@@ -172,17 +165,17 @@ class Algebra:
                 return self.poly(self.named[node], env)
             case Op() if node.dtype.kind == "x":
                 return self.operation(node.op, [self.poly(a, env) for a in node.args])
-        raise NotAffine(str(node))
+        raise affine.NotAffine(str(node))
 
     def operation(self, op: str, args: list[Poly]) -> Poly:
         """Return an operation on polynomials."""
         match op:
             case "add":
-                return plus(args[0], args[1])
+                return affine.plus(args[0], args[1])
             case "sub":
-                return plus(args[0], args[1], -1)
+                return affine.plus(args[0], args[1], -1)
             case "neg":
-                return plus({}, args[0], -1)
+                return affine.plus({}, args[0], -1)
             case "mul":
                 return times(args[0], args[1])
             case "floordiv":
@@ -196,17 +189,17 @@ class Algebra:
                 self.divisors.append(args[1])
                 return variable(name)
             case "mod":
-                return plus(args[0], times(args[1], self.divided(args[0], args[1])), -1)
+                return affine.plus(args[0], times(args[1], self.divided(args[0], args[1])), -1)
             case "ceildiv":
                 found = self._of_sizes("ceil", args[0], args[1])
                 if found is None:
-                    found = plus({}, self.divided(plus({}, args[0], -1), args[1]), -1)
+                    found = affine.plus({}, self.divided(affine.plus({}, args[0], -1), args[1]), -1)
                 return found
             case "min" | "max":
                 return self._function(op, tuple(args))
             case "cast":  # of an integer, which an index holds as it is
                 return args[0]
-        raise NotAffine(op)
+        raise affine.NotAffine(op)
 
     def divided(self, whole: Poly, by: Poly) -> Poly:
         """Return the floor of a quotient.
@@ -218,7 +211,7 @@ class Algebra:
         number = as_constant(by)
         if number is not None:
             if number <= 0:
-                raise NotAffine("division by a number <= 0")
+                raise affine.NotAffine("division by a number <= 0")
             return self._of_sizes("floor", whole, by) or self._exactly_by(whole, number)
         found = self._named_quotient(whole, by)
         if found is None:
@@ -230,7 +223,7 @@ class Algebra:
             found = self._named_quotient(whole, by)
         if found is None:
             self.divisions.append((whole, by))
-            raise NotAffine(f"division by a {'symbol' if len(by) == 1 else 'sum'}")
+            raise affine.NotAffine(f"division by a {'symbol' if len(by) == 1 else 'sum'}")
         return found
 
     def _named_quotient(self, whole: Poly, by: Poly) -> Poly | None:
@@ -267,7 +260,7 @@ class Algebra:
         times_ = as_constant(number)
         assert times_ is not None
         rest = {m: c * times_ for m, c in whole.items() if m != floors[0]}
-        return plus(rest, part), {m: c * times_ for m, c in by.items()}, times_
+        return affine.plus(rest, part), {m: c * times_ for m, c in by.items()}, times_
 
     def is_floor(self, name: str) -> bool:
         """Whether a variable stands for the floor of a quotient by a number."""
@@ -282,14 +275,7 @@ class Algebra:
         if len(by) != 1 or next(iter(by.values())) < 1:
             return None
         ((divisor, number),) = by.items()
-        exact: Poly = {}
-        rest: Poly = {}
-        for monomial, count in whole.items():
-            part = quotient(monomial, divisor)
-            if part is None or count % number:
-                rest[monomial] = count
-            else:
-                exact[part] = count // number
+        exact, rest = parted(whole, by)
         if self._smaller(rest, by):
             return exact
         # A quotient by a number is isl's own.
@@ -319,15 +305,17 @@ class Algebra:
             name = self._names[key] = f"q{len(self._names)}_{op}"
             self.symbols.add(name)
             self.divisors.append(by)
-            rest = plus(whole, times(variable(name), by), -1)
-            low, high = self.text(rest, str), self.text(by, str)
-            inside = f"0 <= {low} < {high}" if op == "floor" else f"0 <= -{low} < {high}"
+            rest = affine.plus(whole, times(variable(name), by), -1)
+            size = self.linear(by)
+            if op == "ceil":
+                rest = affine.plus({}, rest, -1)
+            inside = affine.within(self.linear(rest), size)
             if number is None:
                 # Of a product with a size isl knows too little: that ceil(1/M) is 1, say.
-                inside += f" and {name} <= {self.text(whole, str)}"
+                inside &= affine.at_most(name, self.linear(whole))
             # Without the first part a divisor of 0 would leave the parameter no value, and all
             # would be shown of none; `divisors` asks for a proof that it is positive.
-            self.bounds[name] = f"({high} <= 0 or ({inside}))"
+            self.bounds[name] = affine.at_most(size, 0) | inside
         return variable(name)
 
     def _exactly_by(self, whole: Poly, number: int) -> Poly:
@@ -340,7 +328,7 @@ class Algebra:
         rest = {m: c for m, c in whole.items() if c % number}
         if not rest:
             return exact
-        return plus(exact, self._function("floor", (rest, constant(number))))
+        return affine.plus(exact, self._function("floor", (rest, constant(number))))
 
     def _function(self, op: str, args: tuple[Poly, ...]) -> Poly:
         key = (op, *[frozenset(a.items()) for a in args])
@@ -363,45 +351,47 @@ class Algebra:
             for v in own:
                 if v not in self.extents:
                     return False
-                top = times(top, plus(self.extents[v], constant(1), -1))
-            most = plus(most, top)
+                top = times(top, affine.plus(self.extents[v], constant(1), -1))
+            most = affine.plus(most, top)
         # No size and no index is negative, so that no number of the rest is. What has no negative
         # coefficient is at least 0: then the largest rest is at most bound - 1. Where an extent is
         # 0 there is no point to speak of.
-        room = plus(plus(bound, most, -1), constant(1), -1)
+        room = affine.plus(affine.plus(bound, most, -1), constant(1), -1)
         known = {v for monomial in room for v in monomial} <= self.symbols
         return known and all(count >= 0 for count in room.values())
 
-    # Text
+    # Conditions
 
-    def text(self, p: Poly, name: Callable[[str], str]) -> str:
-        """Return a polynomial as an isl expression; `name` gives the text of a variable.
+    def linear(self, p: Poly, mark: str = "") -> affine.Sum:
+        """Return a polynomial as a sum; `mark` begins the names of variables that are no sizes.
 
         Raises:
             NotAffine: a product with a variable that is no size.
         """
-        parts = [f"{count}*{self._factor(m, name)}" if m else str(count) for m, count in p.items()]
-        return "(" + " + ".join(parts or ["0"]) + ")"
+        return affine.sum_of(
+            [(self._factor(monomial, mark), count) for monomial, count in p.items()]
+        )
 
-    def _factor(self, monomial: Monomial, name: Callable[[str], str]) -> str:
+    def _factor(self, monomial: Monomial, mark: str) -> affine.Value:
+        if not monomial:
+            return 1
         if len(monomial) == 1:
-            return self._atom(monomial[0], name)
+            return self._atom(monomial[0], mark)
         if monomial in self.derived:
-            return name(self.derived[monomial])
+            return mark + self.derived[monomial]
         if any(part not in self.symbols for part in monomial):
-            raise NotAffine("*".join(monomial))
+            raise affine.NotAffine("*".join(monomial))
         return self.products.setdefault(monomial, "__".join(monomial))
 
-    def _atom(self, atom: str, name: Callable[[str], str]) -> str:
+    def _atom(self, atom: str, mark: str) -> affine.Value:
         if atom not in self.functions:
-            return atom if atom in self.symbols else name(atom)
+            return atom if atom in self.symbols else mark + atom
         op, args = self.functions[atom]
-        texts = [self.text(a, name) for a in args]
-        return (
-            f"floor({texts[0]}/{as_constant(args[1])})"
-            if op == "floor"
-            else f"{op}({', '.join(texts)})"
-        )
+        if op != "floor":
+            return affine.extreme_of(op, [self.linear(arg, mark) for arg in args])
+        number = as_constant(args[1])
+        assert number is not None
+        return affine.floor_of(self.linear(args[0], mark), number)
 
     def variables(self, p: Poly) -> set[str]:
         """Return the variables in a polynomial, those inside of functions and quotients too."""
@@ -417,59 +407,63 @@ class Algebra:
                     found |= self.variables(self.divided_in[part])
         return found
 
-    def compare(self, op: str, a: Poly, b: Poly, name: Callable[[str], str]) -> str:
-        """Return ``a op b`` as an isl condition."""
+    def compare(self, op: str, a: Poly, b: Poly) -> affine.Condition:
+        """Return the condition ``a op b``."""
         match op:
             case "lt":
-                return self._positive(plus(b, a, -1), name)
+                return self._positive(affine.plus(b, a, -1))
             case "gt":
-                return self._positive(plus(a, b, -1), name)
+                return self._positive(affine.plus(a, b, -1))
             case "ge":
                 # Over integers, and by way of `_positive`, which alone knows what a digit decides.
-                return f"not ({self.compare('lt', a, b, name)})"
+                return ~self.compare("lt", a, b)
             case "le":
-                return f"not ({self.compare('lt', b, a, name)})"
-            case "eq" | "ne":
-                sign = "=" if op == "eq" else "!="
-                return f"({self.text(plus(a, b, -1), name)} {sign} 0)"
-        raise NotAffine(op)
+                return ~self.compare("lt", b, a)
+            case "eq":
+                return affine.equal(self.linear(affine.plus(a, b, -1)), 0)
+            case "ne":
+                return affine.unequal(self.linear(affine.plus(a, b, -1)), 0)
+        raise affine.NotAffine(op)
 
-    def _positive(self, p: Poly, name: Callable[[str], str]) -> str:
+    def inside(self, p: Poly, end: Poly) -> affine.Condition:
+        """Return ``0 <= p < end``."""
+        return affine.at_most(0, self.linear(p)) & self.compare("lt", p, end)
+
+    def _positive(self, p: Poly) -> affine.Condition:
         """Return ``p > 0``; ``A * D - digit > 0`` is ``A >= 1`` for a digit below D."""
         known = as_constant(p)
         if known is not None:
-            return "(1 = 1)" if known > 0 else "(1 = 0)"
-        try:
-            return f"({self.text(p, name)} > 0)"
-        except NotAffine:
-            pass
+            return affine.TRUE if known > 0 else affine.FALSE
+        with suppress(affine.NotAffine):
+            return affine.below(0, self.linear(p))
         for digit, limit in self.below.items():
             if p.get((digit,)) != -1:
                 continue
-            others = evenly(plus(p, variable(digit)), limit)
+            others = evenly(affine.plus(p, variable(digit)), dict([limit]))
             if others is not None:
-                return self._positive(others, name)
-        raise NotAffine("comparison")
+                return self._positive(others)
+        raise affine.NotAffine("comparison")
 
-    def condition(self, node: Expr, env: Mapping[Expr, Poly], name: Callable[[str], str]) -> str:
-        """Return a boolean expression as an isl condition."""
+    def condition(self, node: Expr, env: Mapping[Expr, Poly]) -> affine.Condition:
+        """Return a boolean expression as a condition."""
         if isinstance(node, Const):
-            return "(1 = 1)" if node.value else "(1 = 0)"
-        if isinstance(node, Op) and node.op in ("and", "or", "not"):
-            parts = [self.condition(a, env, name) for a in node.args]
-            if node.op == "not":
-                return f"not ({parts[0]})"
-            return f"({f' {node.op} '.join(parts)})"
+            return affine.TRUE if node.value else affine.FALSE
+        if isinstance(node, Op) and node.op in affine.CONNECTIVES:
+            return affine.connected(node.op, [self.condition(a, env) for a in node.args])
         if isinstance(node, Op) and node.dtype.is_bool and len(node.args) == 2:
             a, b = [self.poly(arg, env) for arg in node.args]
-            return self.compare(node.op, a, b, name)
-        raise NotAffine(str(node))
+            return self.compare(node.op, a, b)
+        raise affine.NotAffine(str(node))
 
-    def context(self) -> str:
+    def parameters(self) -> tuple[str, ...]:
+        """Return the names of sizes, and of their products."""
+        return (*sorted(self.symbols), *self.products.values())
+
+    def context(self) -> affine.Condition:
         """Return what is known of the parameters: sizes are not negative, nor their products."""
-        facts = [f"{s} >= 0" for s in sorted(self.symbols)] + list(self.bounds.values())
+        facts = [*[affine.at_most(0, s) for s in sorted(self.symbols)], *self.bounds.values()]
         for monomial, product in self.products.items():
-            zero = " or ".join([f"{s} = 0" for s in monomial])
-            large = " and ".join([f"{product} >= {s} and {s} >= 1" for s in monomial])
-            facts.append(f"(({product} = 0 and ({zero})) or ({large}))")
-        return " and ".join(facts) or "1 = 1"
+            zero = affine.any_of([affine.equal(s, 0) for s in monomial])
+            large = [affine.at_most(s, product) & affine.at_most(1, s) for s in monomial]
+            facts.append(affine.equal(product, 0) & zero | affine.all_of(large))
+        return affine.all_of(facts)

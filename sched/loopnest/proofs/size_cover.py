@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import TypeAlias
 
-from loopnest.proofs.quasi_affine import Algebra, NotAffine
+from loopnest.proofs import affine
+from loopnest.proofs.quasi_affine import Algebra
 from loopnest.scalar.arguments import broken_condition
 from loopnest.scalar.expr import Const, Expr, Op, Symbol, walk
 
@@ -37,7 +38,7 @@ def left_out(allowed: Region, regions: Sequence[Region]) -> dict[str, int] | Non
     names = _names([*allowed, *[c for region in regions for c in region]])
     try:
         point = _point(allowed, regions)
-    except NotAffine:
+    except affine.NotAffine:
         point = {}  # it takes isl too long
     if point is None:
         return None
@@ -60,14 +61,13 @@ def _point(allowed: Region, regions: Sequence[Region]) -> dict[str, int] | None:
     for region in regions:
         parts = [*_affine(algebra, region)]
         if len(parts) == len(region):  # else it covers nothing, for isl
-            outside.append(f"not ({' and '.join(parts)})")
+            outside.append(~affine.all_of(parts))
     limits = [*_affine(algebra, allowed), *outside, algebra.context()]
     names = sorted({*algebra.symbols, *algebra.products.values()})
-    text = f"{{ [{', '.join(names)}] : {' and '.join([f'({part})' for part in limits])} }}"
     context = islpy.Context()
     context.set_max_operations(_MOST_OPERATIONS)
     try:
-        found = islpy.Set.read_from_str(context, text)
+        found = affine.Relations(islpy, context).make((), tuple(names), None, limits)
         if found.is_empty():
             return None
         point = found.lexmin().sample_point()
@@ -75,11 +75,11 @@ def _point(allowed: Region, regions: Sequence[Region]) -> dict[str, int] | None:
             point.get_coordinate_val(islpy.dim_type.set, n).to_python() for n in range(len(names))
         ]
     except islpy.Error:
-        raise NotAffine("isl") from None
+        raise affine.NotAffine("isl") from None
     return dict(zip(names, values, strict=True))
 
 
-def _affine(algebra: Algebra, conditions: Region) -> Iterator[str]:
+def _affine(algebra: Algebra, conditions: Region) -> Iterator[affine.Condition]:
     """Yield conditions for isl; one of another form is left out, which allows more sizes.
 
     For the algebra a divisor is above 0. A size may be 0, where a remainder fulfils no condition.
@@ -87,8 +87,8 @@ def _affine(algebra: Algebra, conditions: Region) -> Iterator[str]:
     for condition in conditions:
         try:
             if not divides_by_size(condition):
-                yield algebra.condition(condition, {}, str)
-        except NotAffine:
+                yield algebra.condition(condition, {})
+        except affine.NotAffine:
             continue
 
 

@@ -5,36 +5,58 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from itertools import product
+from typing import Any
+
+import numpy as np
 
 from loopnest import kir
 from loopnest.base.errors import VerifyError, kind_of
 from loopnest.base.gc_pause import paused
 from loopnest.base.recursion import deep
+from loopnest.kir.buffers import Buffer
 from loopnest.kir.legal_program import made_twice, program_faults
 from loopnest.kir.legal_tiles import tile_faults
 from loopnest.kir.tiles import without_tiles
-from loopnest.proofs.bounded_proof import enumerated, named
+from loopnest.proofs.affine import NotAffine
+from loopnest.proofs.barrier_necessity import necessity
 from loopnest.proofs.collectives.collective_contract import is_declared
 from loopnest.proofs.data_indices import Unbounded
 from loopnest.proofs.empty_launches import empty_sizes, of_the_host
-from loopnest.proofs.interface_checks import interface_faults
+from loopnest.proofs.enumeration import EnumeratedFacts
 from loopnest.proofs.live_points import LivePoints
-from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
-from loopnest.proofs.point_arrays import NoLaunch, Undecidable, number
-from loopnest.proofs.program_model import Model, Site, equal_sizes
-from loopnest.proofs.quasi_affine import NotAffine
+from loopnest.proofs.obligations import (
+    CollectiveMath,
+    Work,
+    collective_math_of,
+    obligations,
+    program_of,
+    work_of,
+)
+from loopnest.proofs.point_arrays import Array, NoLaunch, TooMany, Undecidable, number
+from loopnest.proofs.program_model import Model, equal_sizes
 from loopnest.proofs.report import ALL_SIZES, Finding, Report
 from loopnest.proofs.single_launches import order_faults, single_launches, together
-from loopnest.proofs.size_choice import fulfils, never_launched, small_sizes
+from loopnest.proofs.size_choice import (
+    crossed,
+    filled,
+    fulfils,
+    never_launched,
+    points_at,
+    small_sizes,
+    starts,
+    telling_extents,
+)
 from loopnest.proofs.symbolic import NotProved, broken_contract, prove
 from loopnest.proofs.template_matching import Mismatch
 from loopnest.proofs.witness import Witness
-from loopnest.scalar.expr import Symbol
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Expr, Local, Symbol, loads
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.computed_ranges import distinct_data
-from loopnest.tensor.math_snapshot import MathSnapshot
+from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
 _log = logging.getLogger("loopnest")
 
@@ -74,8 +96,6 @@ def verify(k: Any, *, needed: bool | int = False, **sizes: int) -> Report:
         found = f"needed is {kind_of(needed)}"
         raise VerifyError(f"verify({program.name}, needed=…)", found, "pass True or False")
     if needed:
-        from loopnest.proofs.barrier_necessity import necessity  # which asks for obligations
-
         report = verify(k, **sizes)
         if not report.ok:
             return report
@@ -120,21 +140,6 @@ def _both(first: Report, scalar: Report) -> Report:
         scope = f"{scope}; without wide accesses: {scalar.scope}"
     found = {f.message: f for f in (*first.findings, *scalar.findings)}
     return Report("proved", tuple(found.values()), scope)
-
-
-def program_of(k: Any, name: str) -> tuple[kir.Program, MathSnapshot]:
-    """Return the program of a kernel, and its math.
-
-    Raises:
-        VerifyError: no kernel, or one without math; `name` is the function that was called.
-    """
-    lowered = getattr(k, "_lowered", k)
-    program, make = getattr(lowered, "program", None), getattr(lowered, "math", None)
-    if not isinstance(program, kir.Program) or make is None:
-        raise VerifyError(
-            f"{name}({k!r})", "it is no kernel that carries its math", "pass what ln.lower returns"
-        )
-    return program, make()
 
 
 def verify_program(
@@ -383,33 +388,6 @@ def _check_sizes(program: kir.Program, given: Mapping[str, int]) -> None:
         raise VerifyError(subject, f"the sizes {dict(given)} break an assumption of the kernel")
 
 
-def obligations(
-    model: Model, math: MathSnapshot
-) -> tuple[list[Work], list[CollectiveMath], list[Finding]]:
-    """Return the stores and collectives with what the math demands, and what it does not know."""
-    works: list[Work] = []
-    exchanges: list[CollectiveMath] = []
-    problems: list[Finding] = []
-    witness, live = Witness(model, {}, (1, 1, 1), (1, 1, 1)), LivePoints(math, model.program)
-    problems += [
-        witness.statement("scope", f"it uses {name}, which is not defined there", node)
-        for node, name in model.undefined
-    ]
-    problems += _counters(model, witness)
-    problems += _conversions(model, witness)
-    for site in model.sites:
-        try:
-            if site.within is not None:
-                continue
-            if isinstance(site.node, kir.Collective):
-                exchanges.append(collective_math_of(math, site))
-            elif isinstance(site.node, kir.Store):
-                works.append(work_of(model, math, live, site))
-        except Mismatch as found:
-            problems.append(_problem(witness, site, found))
-    return works, exchanges, problems
-
-
 def _other_values(model: Model, math: MathSnapshot, given: dict[str, int]) -> list[Finding]:
     """Return the stores that compute other values than the math, where all else is right.
 
@@ -441,41 +419,6 @@ def _other_values(model: Model, math: MathSnapshot, given: dict[str, int]) -> li
     return found if small.ok or _decided(model, math, works, exchanges, given).ok else []
 
 
-def _counters(model: Model, witness: Witness) -> Iterator[Finding]:
-    """Yield uses of counters that are no arrivals, and arrivals at what is no counter."""
-    counters = model.counters
-    for access in model.accesses:
-        node, name = access.site.node, access.buffer.name
-        if isinstance(node, kir.Arrive):
-            if access.buffer.kind != "counter":
-                yield witness.bare(
-                    "arrival", f"it arrives at {name}, which is no counter", access.site
-                )
-        elif access.buffer in counters or access.buffer.kind == "counter":
-            yield witness.bare("arrival", f"it uses the counter {name}", access.site)
-
-
-def _conversions(model: Model, witness: Witness) -> Iterator[Finding]:
-    """Yield where a value becomes one of another type: only the store of a tensor may round it."""
-    for site in model.sites:
-        match site.node:
-            case kir.Let(var=var, value=value) | kir.Shuffle(var=var, value=value):
-                name, found = var.name, var.dtype
-            case kir.Store(storage=storage, value=value) if site.within is not None:
-                name, found = storage.name, storage.dtype
-            case _:
-                continue
-        if found is not value.dtype:
-            message = f"{name} is {found} and takes a {value.dtype}"
-            yield witness.bare("value", message, site)
-
-
-def _problem(witness: Witness, site: Site, found: Mismatch) -> Finding:
-    status: Literal["refuted", "unknown"] = "refuted" if found.refutes else "unknown"
-    subject = "store" if isinstance(site.node, kir.Store) else "collective"
-    return witness.bare(found.kind, f"the {subject} {found.message}", site, status)
-
-
 def _asks_for_ranges(report: Report) -> bool:
     """Whether the ranges of data are all that is missing to a proof."""
     missing = [finding.kind for finding in report.findings if finding.status == "unknown"]
@@ -504,3 +447,453 @@ def require_proved(k: Any) -> None:
         _log.info("verify(%s): proved for all sizes", name)
     else:
         _log.warning("verify(%s): %s", name, report)
+
+
+# Prove by enumeration, at given or at small sizes, what isl did not prove for all sizes.
+
+
+MOST_SIZES = 12
+"""How many sets of small sizes are looked at."""
+
+MOST_POINTS = 6_000_000
+"""How many points of statements are looked at in all of them together."""
+
+DRAWS = 3
+"""How many sets of elements of inputs are tried at each sizes, where tests load them."""
+
+MOST_FIRST = 6_000_000
+"""How many points may be looked at where it would be none else."""
+
+
+def enumerated(
+    model: Model,
+    math: MathSnapshot,
+    works: Sequence[Work],
+    exchanges: Sequence[CollectiveMath],
+    given: Mapping[str, int],
+    hints: Sequence[Mapping[str, int]] = (),
+) -> Report:
+    """Return what holds at some sizes; those of `hints` come first.
+
+    At sizes that no launch admits (an axis is split by 0), or at which no thread runs, there is
+    nothing to be wrong; where all that are looked at are such sizes, a note says so.
+
+    Args:
+        model: the program.
+        math: what it should compute.
+        works: its stores.
+        exchanges: its collectives.
+        given: the size symbols that have a value.
+        hints: sizes at which something may fail.
+    """
+    search = _SizeSearch(model, math, works, exchanges, given)
+    for sizes in small_sizes(model.program, given, hints):
+        refuted = search.look_at(sizes)
+        if refuted is not None:
+            return refuted
+    return search.verdict(hints)
+
+
+class _SizeSearch:
+    """What is known of the sizes that were looked at so far.
+
+    Attributes:
+        done: these sizes.
+        notes: findings that are no failures, by message.
+        open: extents of loops that were at none of them as large as is telling.
+        skipped: such an extent -> the first sizes at which it is, with too many points to look at.
+        budget: how many points may be looked at yet.
+        telling: whether at some of them no size was 0.
+        passed_over: whether some of them have too many points.
+        launched: whether something runs at some of them, as far as it is known.
+        undecided: why nothing is known at some of them, "" where it is.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        math: MathSnapshot,
+        works: Sequence[Work],
+        exchanges: Sequence[CollectiveMath],
+        given: Mapping[str, int],
+    ) -> None:
+        self.model, self.math, self.works, self.exchanges = model, math, works, exchanges
+        self.program, self.given = model.program, given
+        self.extents = telling_extents(model.program)
+        self.done: list[Mapping[str, int]] = []
+        self.notes: dict[str, Finding] = {}
+        self.open = set(self.extents)
+        self.skipped: dict[Expr, Mapping[str, int]] = {}
+        self.budget, self.telling, self.launched = MOST_POINTS, False, False
+        self.passed_over = False
+        self.undecided = ""
+
+    def look_at(self, sizes: Mapping[str, int]) -> Report | None:
+        """Look at every point at some sizes; return what is refuted there."""
+        new = self.open & crossed(self.extents, sizes)
+        cost = points_at(self.program, sizes)
+        most = MOST_FIRST if new or not self.telling else self.budget
+        # A loop that runs as often as is telling for the first time is worth more points than the
+        # budget.
+        if cost > most or (len(self.done) >= MOST_SIZES and not new):
+            self._skip(sizes, new)
+            return None
+        self.budget -= cost
+        try:
+            with paused():
+                found = self._findings(sizes)
+        except TooMany:
+            self._skip(sizes, new)
+            return None
+        except NoLaunch:
+            self.done.append(sizes)
+            return None
+        except Undecidable as why:
+            self.undecided = str(why)
+            self.done.append(sizes)
+            return None
+        except ZeroDivisionError:
+            message = "an index or a test divides by 0"
+            fault = Finding("bounds", "refuted", message, sizes=dict(sizes))
+            return Report("refuted", (fault,), named(sizes))
+        refuted = [f for f in found if f.status == "refuted"]
+        if refuted:
+            return Report("refuted", tuple(refuted), named(sizes))
+        self.notes.update({f.message: f for f in found})
+        self.done.append(sizes)
+        self.open -= new
+        self.launched = True
+        self.telling = self.telling or all(v for n, v in sizes.items() if n not in self.given)
+        return None
+
+    def _skip(self, sizes: Mapping[str, int], new: set[Expr]) -> None:
+        self.launched = self.passed_over = True
+        if starts(self.program, sizes):
+            self.skipped = {**dict.fromkeys(new, sizes), **self.skipped}
+
+    def _findings(self, sizes: Mapping[str, int]) -> list[Finding]:
+        """Return the findings at these sizes, where the last block of the grid arrives last.
+
+        At the first sizes, the first block arriving last at every other counter is tried as well.
+        This one trial shows that the choice makes no difference, also where different blocks are
+        the last to arrive at different counters.
+
+        Raises:
+            Undecidable: nothing is refuted, and a fact depends on data or on which block is last.
+        """
+        found: list[Finding] = []
+        undecided: Undecidable | None = None
+        flags = tuple(self.model.arrivals)
+        choices: list[tuple[Local, ...]] = [()]
+        # Which block arrives last is the machine's choice. What common memory holds must not depend
+        # on it; `_lonely` refuses what names that block, and one other choice shows what it missed.
+        if flags and not self.telling:
+            choices += [flags, *([(flag,) for flag in flags] if len(flags) > 1 else [])]
+        for first, data in product(choices, self._drawn(sizes)):
+            facts = EnumeratedFacts(
+                self.model, self.math, self.works, self.exchanges, sizes, first=first, data=data
+            )
+            try:
+                for finding in facts.findings():
+                    found.append(_with_data(finding, data))
+            except Undecidable as why:
+                undecided = why
+            if any(f.status == "refuted" for f in found):
+                return found
+            if data:  # there are other numbers than those drawn
+                undecided = Undecidable(f"a test depends on data: {', '.join(map(_name, data))}")
+        for buffer in self.model.kept_by_last_blocks():
+            undecided = undecided or Undecidable(f"{buffer.name} keeps what a last block stored")
+        if undecided is not None:
+            raise undecided
+        return found
+
+    def _drawn(self, sizes: Mapping[str, int]) -> list[Mapping[Buffer, Array]]:
+        """Return elements of the inputs that tests load, such as launches may have."""
+        live = LivePoints(self.math, self.program)
+        tests = [e for site in self.model.tests for e in kir.expressions(site.node)]
+        asked = [x for e in tests for x in loads(e) if live.is_kept(x)]
+        buffers = list(dict.fromkeys([x.buffer for x in asked]))
+        return [self._draw(buffers, sizes, seed) for seed in range(DRAWS if buffers else 1)]
+
+    def _draw(
+        self, buffers: Sequence[Buffer], sizes: Mapping[str, int], seed: int
+    ) -> Mapping[Buffer, Array]:
+        """Return random elements of inputs, those of the first draw in ascending order."""
+        random = np.random.default_rng(seed)
+        result: dict[Buffer, Array] = {}
+        for buffer in buffers:
+            shape = tuple([max(number(extent, sizes), 0) for extent in buffer.shape])
+            low, high = -1, max([*sizes.values(), 1]) + 2
+            known = [r for r in self.math.ranges if r.name == buffer.tensor]
+            for declared in known:
+                low, high = number(declared.low, sizes), number(declared.high, sizes)
+            drawn = random.integers(low, max(high, low + 1), shape, np.int64)
+            sort = not seed or any(r.ascending for r in known)
+            result[buffer] = np.sort(drawn, axis=None).reshape(shape) if sort else drawn
+        return result
+
+    def verdict(self, hints: Sequence[Mapping[str, int]]) -> Report:
+        """Return what holds where nothing was refuted."""
+        scope = "; ".join(map(named, self.done))
+        if self.undecided:
+            return _unknown(self.undecided)
+        asked = [filled(self.program, self.given, hint) for hint in hints]
+        for sizes in [sizes for sizes in asked if sizes not in self.done]:
+            if fulfils(self.program, sizes) and starts(self.program, sizes):
+                where = f"it may fail at {named(sizes)}"
+                return _unknown(f"{where}, where there are too many points to look at", scope)
+        if self.done and not self.launched:
+            message = "nothing is launched at these sizes"
+            return Report("proved", (Finding("launch", "note", message),), scope)
+        if not self.done and not self.passed_over:
+            tests = ", ".join(
+                [text for text, _ in (*self.program.conditions, *self.program.requires)]
+            )
+            return _unknown(f"no sizes were found that fulfil {tests}", named(self.given))
+        if not self.telling and self.passed_over:
+            message = "there are too many points to look at every one"
+            return _unknown(message, scope or named(self.given))
+        for extent in [e for e in self.extents if e in self.open and e in self.skipped]:
+            where = f"at {named(self.skipped[extent])}, where a loop of extent '{extent}' runs"
+            times = self.extents[extent]
+            return _unknown(f"{where} {times} times, there are too many points", scope)
+        return Report("proved", tuple(self.notes.values()), scope)
+
+
+def _with_data(finding: Finding, data: Mapping[Buffer, Array]) -> Finding:
+    """Return a finding that tells the elements of inputs with which it was found."""
+    if finding.status != "refuted" or not data:
+        return finding
+    text = ", ".join([f"{_name(b)} = {array.tolist()}" for b, array in data.items()])
+    return replace(finding, message=f"{finding.message}, where {text}")
+
+
+def _name(buffer: Buffer) -> str:
+    return buffer.tensor
+
+
+def _unknown(message: str, scope: str = "all sizes") -> Report:
+    return Report("unknown", (Finding("value", "unknown", message),), scope)
+
+
+def named(sizes: Mapping[str, int]) -> str:
+    """Return sizes as a text."""
+    return ", ".join([f"{name}={value}" for name, value in sizes.items()]) or "its sizes"
+
+
+# The interface of a program: what a caller passes, gets back, and may rely on.
+#
+# A proof is about the kernel that is called. Its parameters, their types, their order, the memory
+# that they lie in and the space that buffers share must be those of the math, not only its values.
+# Extents and strides depend on sizes; `symbolic` and `enumeration` hold them against the math.
+
+
+ORDER = ("input", "output", "scalar", "size", "workspace")
+"""The kinds of parameters, in the order in which they are passed."""
+
+
+def interface_faults(model: Model, math: MathSnapshot) -> Iterator[tuple[str, str]]:
+    """Yield (tensor or parameter, sentence) for each thing that is not as the math declares it."""
+    program = model.program
+    yield from _order(program)
+    yield from _arrays(program, math, "input")
+    yield from _arrays(program, math, "output")
+    yield from _outputs(program, math)
+    yield from _numbers(program, math)
+    for param in program.params:
+        yield from _parameter(param, math)
+    yield from _conditions(program, math)
+    yield from _names(model)
+    inputs = {p.buffer: p.name for p in program.params if p.kind == "input"}
+    for site in model.sites:
+        if isinstance(site.node, kir.Allocate):
+            yield from _allocated(model, site.node.storage)
+        elif isinstance(site.node, kir.Store) and site.node.storage in inputs:
+            yield from _overwrites(site.node, inputs[site.node.storage], math)
+
+
+# Parameters
+
+
+def _order(program: kir.Program) -> Iterator[tuple[str, str]]:
+    places = []
+    for param in program.params:
+        if param.kind not in ORDER:
+            yield param.name, f"parameter {param.name} is of the unknown kind '{param.kind}'"
+        else:
+            places.append(ORDER.index(param.kind))
+    if places != sorted(places):
+        found = ", ".join([f"{p.name} ({p.kind})" for p in program.params])
+        yield "", f"the parameters are {found}; they are passed in the order {', '.join(ORDER)}"
+
+
+def _arrays(program: kir.Program, math: MathSnapshot, kind: str) -> Iterator[tuple[str, str]]:
+    found = [p.name for p in program.params if p.kind == kind]
+    wanted = [t.name for t in math.tensors if t.role == kind and not t.inplace]
+    if kind == "output":
+        wanted = [name for name in math.outputs if name in wanted]
+    yield from _listed(f"{kind} parameters", found, wanted)
+
+
+def _outputs(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[str, str]]:
+    yield from _listed("outputs", [o.name for o in program.outputs], math.outputs)
+    for output in program.outputs:
+        tensor = math.tensor(output.name)
+        if tensor is None:
+            continue
+        if output.inplace != tensor.inplace:
+            yield (
+                output.name,
+                (
+                    f"output {output.name} lies in the memory of {output.inplace or 'its own'}, "
+                    f"the math has {tensor.inplace or 'its own'}"
+                ),
+            )
+        place = output.inplace or output.name
+        passed = next((p.buffer for p in program.params if p.name == place), None)
+        if passed is not output.buffer:
+            yield (
+                output.name,
+                (
+                    f"output {output.name} is read from buffer {output.buffer.name}, which is not "
+                    f"that of parameter {place}"
+                ),
+            )
+
+
+def _numbers(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[str, str]]:
+    scalars = [p for p in program.params if p.kind == "scalar"]
+    sizes = [p for p in program.params if p.kind == "size"]
+    yield from _listed("scalars", [p.name for p in scalars], [s.name for s in math.scalars])
+    yield from _listed("sizes", [p.name for p in sizes], [s.name for s in math.symbols])
+    types = {s.name: s.dtype for s in math.scalars}
+    types.update({s.name: dtypes.index for s in math.symbols})
+    for param in (*scalars, *sizes):
+        wanted = types.get(param.name, param.dtype)
+        if param.dtype is not wanted:
+            yield param.name, f"{param.kind} {param.name} is {param.dtype}, the math has {wanted}"
+        if param.buffer is not None:
+            yield param.name, f"{param.kind} {param.name} has a buffer"
+
+
+def _listed(what: str, found: Sequence[str], wanted: Sequence[str]) -> Iterator[tuple[str, str]]:
+    if list(found) != list(wanted):
+        have, need = [", ".join(names) or "none" for names in (found, wanted)]
+        yield "", f"the {what} are {have}; the math has {need}"
+
+
+def _parameter(param: kir.Param, math: MathSnapshot) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the buffer of an input, an output or workspace."""
+    name, buffer = param.name, param.buffer
+    if param.kind in ("scalar", "size") or param.kind not in ORDER:
+        return
+    if buffer is None:
+        yield name, f"{param.kind} {name} has no buffer"
+        return
+    kinds = ("workspace", "counter") if param.kind == "workspace" else (param.kind,)
+    if buffer.memory is not Memory.GLOBAL or buffer.kind not in kinds:
+        yield name, f"{param.kind} {name} is passed as {buffer.memory.value} {buffer.kind} memory"
+    if buffer.name != name:
+        yield name, f"{param.kind} {name} has the buffer of another name, {buffer.name}"
+    if param.dtype is not buffer.dtype:
+        yield name, f"{param.kind} {name} is {param.dtype}, its buffer holds {buffer.dtype}"
+    if buffer.kind == "counter" and buffer.dtype is not dtypes.int32:
+        yield name, f"the counter {name} is {buffer.dtype}; blocks arrive at int32"
+    if buffer.alias_of is not None or buffer.swizzles or buffer.stages != 1:
+        yield name, f"{param.kind} {name} is no plain array: {_odd(buffer)}"
+    tensor = math.tensor(name)
+    if param.kind != "workspace" and tensor is not None:
+        yield from _array(param, buffer, tensor)
+
+
+def _odd(buffer: Buffer) -> str:
+    if buffer.alias_of is not None:
+        return f"it shares the space of {buffer.alias_of}"
+    return "it is swizzled" if buffer.swizzles else f"it has {buffer.stages} stages"
+
+
+def _array(param: kir.Param, buffer: Buffer, tensor: MathTensor) -> Iterator[tuple[str, str]]:
+    name = param.name
+    if buffer.tensor != name:
+        yield name, f"{param.kind} {name} is passed as the array of {buffer.tensor}"
+    if param.dtype is not tensor.dtype:
+        yield name, f"{param.kind} {name} is {param.dtype}, the math has {tensor.dtype}"
+    rank, wanted = len(param.shape), len(tensor.logical)
+    if rank != wanted:
+        yield name, f"{param.kind} {name} has {rank} axes, the math has {wanted}"
+
+
+def _conditions(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[str, str]]:
+    """Yield conditions of a launch that the math does not have, and those that are missing."""
+    found, wanted = [
+        [condition for _, condition in c] for c in (program.conditions, math.conditions)
+    ]
+    for condition in found:
+        if condition not in wanted:
+            yield "", f"it asks for '{condition}', which the math does not assume"
+    for condition in wanted:
+        if condition not in found:
+            yield "", f"it does not check '{condition}', which the math assumes"
+    for declared in program.ranges:
+        if declared not in math.ranges:
+            yield declared.name, f"it asks for '{declared}', which the math does not declare"
+    for declared in math.ranges:
+        if declared not in program.ranges:
+            yield declared.name, f"it does not check '{declared}', which the math declares"
+
+
+# Buffers
+
+
+def _overwrites(store: kir.Store, name: str, math: MathSnapshot) -> Iterator[tuple[str, str]]:
+    """Yield a store to an input that is not one of the output in its place."""
+    tensor = math.tensor(store.tensor)
+    if tensor is None or tensor.inplace != name:
+        yield store.tensor, f"{store.tensor} is stored to the input {name}, which the caller keeps"
+
+
+def _names(model: Model) -> Iterator[tuple[str, str]]:
+    """Yield names that two things have."""
+    params = [p.name for p in model.program.params]
+    arrays = {p.buffer for p in model.program.params}
+    made = [b.name for b in model.buffers() if b not in arrays]
+    seen: set[str] = set()
+    for name in (*params, *made):
+        if name in seen:
+            yield name, f"two buffers or parameters are called {name}"
+        seen.add(name)
+
+
+def _allocated(model: Model, buffer: Buffer) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a buffer that the program makes."""
+    name = buffer.name
+    if buffer in model.params:
+        yield name, f"the parameter {name} is allocated in the program"
+    elif buffer.memory is Memory.GLOBAL:
+        yield name, f"{name} is allocated in GLOBAL memory, which only a caller can pass"
+    if buffer.alias_of is None:
+        return
+    named = {b.name: b for b in model.buffers()}
+    base = named.get(buffer.alias_of)
+    if base is not None and _is_circular(buffer, named):
+        yield name, f"{name} shares the space of {buffer.alias_of}, and that the space of {name}"
+    elif buffer.memory is not Memory.SHARED or base is None or base.memory is not Memory.SHARED:
+        yield (
+            name,
+            (
+                f"{name} shares the space of {buffer.alias_of}; only two SHARED buffers of the "
+                "program can"
+            ),
+        )
+
+
+def _is_circular(buffer: Buffer, named: Mapping[str, Buffer]) -> bool:
+    """Whether the buffers whose space one takes lead back to it."""
+    base, seen = buffer, {buffer}
+    while base.alias_of is not None and base.alias_of in named:
+        base = named[base.alias_of]
+        if base in seen:
+            return True
+        seen.add(base)
+    return False

@@ -10,19 +10,17 @@ import logging
 from collections.abc import Sequence
 
 from loopnest import kir
+from loopnest.proofs.affine import NotAffine
 from loopnest.proofs.collectives.collective_contract import Body
-from loopnest.proofs.index_notation import Forms
+from loopnest.proofs.isl_spaces import Forms
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Undecidable
 from loopnest.proofs.program_model import Model
-from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import Finding
-from loopnest.proofs.symbolic.merged_order import require_any_order
-from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
-from loopnest.proofs.symbolic.statement_instances import NotProved
+from loopnest.proofs.symbolic.partial_reductions import prove_fold_order
+from loopnest.proofs.symbolic.polyhedral_model import NotProved, PolyhedralModel
 from loopnest.proofs.symbolic.symbolic_alignment import Alignment
-from loopnest.proofs.symbolic.symbolic_order import prove_fold_order
-from loopnest.proofs.symbolic.symbolic_races import SymbolicRaces
+from loopnest.proofs.symbolic.symbolic_races import SymbolicRaces, require_any_order
 from loopnest.proofs.symbolic.symbolic_values import Values
 from loopnest.tensor.math_snapshot import MathSnapshot
 

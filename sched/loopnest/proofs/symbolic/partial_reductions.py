@@ -12,24 +12,194 @@ Each stage must be disjoint: then a map that equals the wanted domain covers it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
+from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.proofs import affine
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.program_model import Access, Site, data_values
-from loopnest.proofs.quasi_affine import NotAffine
-from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
-from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
+from loopnest.proofs.quasi_affine import Poly, constant, times
+from loopnest.proofs.symbolic.polyhedral_model import (
+    NOWHERE,
+    Instances,
+    NotProved,
+    PolyhedralModel,
+    about,
+    agree,
+)
+from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes, earlier
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
-from loopnest.proofs.symbolic.tilings import Tilings
-from loopnest.proofs.template_matching import Combined, Operand
+from loopnest.proofs.template_matching import Combined, Operand, reducer_of
 from loopnest.scalar.expr import Expr, substitute
 from loopnest.scalar.templates import at
 from loopnest.tensor.math_snapshot import MathTensor
+
+# Reductions over a sum of indices that holds a product: ``i0 * C + i1`` with a size C.
+#
+# The product ``i0 * C`` is a hidden variable m (`spaces`), so that isl sees points whose m is no
+# such product. An element that is folded is therefore named by its coordinate c = m + i1 and by
+# the indices (i0, i1), its *tile*: they are the digits of c in mixed radix, so that an element
+# has one tile, and with c they tell m. The domain that a reader must find is the set of all c,
+# with every tile from which some m leads to c.
+#
+# That both are equal means for a true element, with its true tile, that it is found just once, by
+# way of points whose m is true: each point on the way either has no hidden variable, or is the
+# update at that tile, or lies in one iteration with it. `Tilings` refuses all else.
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a coordinate is made of indices.
+
+    Args:
+        axis: of the reduction's root domain.
+        whole: the sum.
+        members: its indices, the fastest last.
+    """
+
+    axis: int
+    whole: Poly
+    members: tuple[str, ...]
+
+
+class Tilings:
+    """The tilings of all reductions.
+
+    Raises:
+        NotProved, NotAffine: a hidden variable matters elsewhere.
+    """
+
+    def __init__(self, setting: PolyhedralModel) -> None:
+        self.setting, self.spaces = setting, setting.spaces
+        self._of_tensors: dict[MathTensor, list[Tiling]] = {}
+        if not self.spaces.hidden:
+            return
+        for site in setting.model.sites:
+            self._check_site(site)
+        for work in setting.works:
+            self._check_work(work)
+
+    def _check_site(self, site: Site) -> None:
+        meets = kir.is_sync(site.node) or isinstance(site.node, kir.Collective)
+        if self.spaces.hidden_at(site) and (meets or site.within is not None):
+            raise affine.NotAffine("a product where threads meet")
+
+    def _check_work(self, work: Work) -> None:
+        hidden = self.spaces.hidden_at(work.site)
+        if work.kind == "update":
+            found = self._tilings(work)
+            if not hidden <= {name for tiling in found for name in self._products(tiling.whole)}:
+                raise affine.NotAffine("a product that is in no coordinate")
+            # c and the tile tell one product by subtraction, and of two only the sum.
+            derived = self.setting.algebra.derived
+            if any(len(derived.keys() & tiling.whole.keys()) > 1 for tiling in found):
+                raise affine.NotAffine("a coordinate that does not determine its products")
+            known = self._of_tensors.setdefault(work.tensor, found)
+            if [self._signature(t) for t in known] != [self._signature(t) for t in found]:
+                raise NotProved(f"two tilings of {work.tensor.name}")
+        elif hidden:
+            made = self.setting.model.lifetime(work.write)
+            hidden &= set(self.setting.hidden_points.storing(work).variables)
+            if not hidden:
+                return
+            if made is None or not hidden <= self.spaces.hidden_at(made):
+                raise affine.NotAffine("a product where a value is stored")
+
+    def _tilings(self, work: Work) -> list[Tiling]:
+        return [
+            Tiling(axis, p, self.spaces.radix(p))
+            for axis, p in enumerate(self.setting.polys(work.store.coordinate))
+            if self._products(p)
+        ]
+
+    def _products(self, whole: Poly) -> list[str]:
+        """Return the hidden variables in a sum."""
+        derived = self.setting.algebra.derived
+        return [derived[m] for m in whole if derived.get(m) in self.spaces.hidden]
+
+    def _signature(self, tiling: Tiling) -> object:
+        return tiling.axis, [self.spaces.extent[m] for m in tiling.members]
+
+    # What readers ask
+
+    def tile(self, work: Work) -> list[str]:
+        """Return the indices that go with the coordinate of an update."""
+        if not self.spaces.hidden:
+            return []
+        return [member for tiling in self._tilings(work) for member in tiling.members]
+
+    def names(self, tensor: MathTensor) -> list[str]:
+        """Return the names of all dimensions of an element."""
+        found = self._of_tensors.get(tensor, [])
+        roots = [f"c{n}" for n in range(len(tensor.root))]
+        data = [f"g{n}" for n, _ in enumerate(self.setting.live.data(tensor))]
+        return [*roots, *[name for tiling in found for name in _names(tiling).values()], *data]
+
+    def in_order(self, tensor: MathTensor) -> list[str]:
+        """Return the dimensions of an element that tell its place in C order, the first above all.
+
+        A coordinate that has a tile grows as that, digit by digit: isl need not know the product.
+        """
+        tiles = {t.axis: [*_names(t).values()] for t in self._of_tensors.get(tensor, [])}
+        return [n for axis, _ in enumerate(tensor.root) for n in tiles.get(axis, [f"c{axis}"])]
+
+    def place(self, work: Work, mark: str) -> list[affine.Value]:
+        """Return where in that order the element of an update is; `mark` begins variables."""
+        tiles = {tiling.axis: tiling.members for tiling in self._tilings(work)}
+        result: list[affine.Value] = []
+        for axis, p in enumerate(self.setting.polys(work.store.coordinate)):
+            if axis in tiles:
+                result += [mark + m for m in tiles[axis]]
+            else:
+                result.append(self.setting.linear(p, mark))
+        return result
+
+    def conditions(self, tensor: MathTensor, extents: Sequence[Poly]) -> list[affine.Condition]:
+        """Return which tiles an element may have; `extents` are those of the root domain.
+
+        Raises:
+            NotProved: there are elements that no tile has.
+        """
+        result: list[affine.Condition] = []
+        algebra = self.setting.algebra
+        for tiling in self._of_tensors.get(tensor, []):
+            names = _names(tiling)
+            total = constant(1)
+            for member, name in names.items():
+                extent = self.spaces.extent[member]
+                total = times(total, extent)
+                result.append(affine.within(name, self.setting.linear(extent)))
+            # Digits in mixed radix reach exactly the numbers below the product of their extents:
+            # with fewer than the axis has, elements at its end have no tile, and none could be
+            # found missing.
+            more = algebra.compare("lt", total, extents[tiling.axis])
+            found = self.setting.among(NOWHERE, [more])
+            self.setting.require_empty(found, f"the tiles of {tensor.name}")
+            result.append(self._leads(tiling, names))
+        return result
+
+    def _leads(self, tiling: Tiling, names: Mapping[str, str]) -> affine.Condition:
+        """Return that some value of the product leads from a tile to the coordinate."""
+        algebra = self.setting.algebra
+        (product,) = algebra.derived.keys() & tiling.whole.keys()
+        hidden, count = algebra.derived[product], tiling.whole[product]
+        others: Poly = {
+            tuple([names.get(v, v) for v in m]): n for m, n in tiling.whole.items() if m != product
+        }
+        rest = affine.sum_of([(f"c{tiling.axis}", 1), (algebra.linear(others), -1)])
+        value = rest if count == 1 else affine.floor_of(rest, count)
+        limit = affine.replaced(self.spaces.hidden[hidden], {hidden: value})
+        return affine.all_of([affine.equal(affine.sum_of([(value, count)]), rest), limit])
+
+
+def _names(tiling: Tiling) -> dict[str, str]:
+    return {member: f"w{tiling.axis}_{n}" for n, member in enumerate(tiling.members)}
 
 
 class PartialReductions:
@@ -99,10 +269,10 @@ class PartialReductions:
         return self._disjoint(at, parts, tensor)
 
     def _disjoint(self, at: Instances, parts: Sequence[Any], tensor: MathTensor) -> Any:
-        names = ", ".join(self.tilings.names(tensor))
         if len(parts) == 1:
             return parts[0].coalesce()
-        whole = self.setting.relation(at.tuple, f"C[{names}]", ["1 = 0"])
+        element = affine.Tuple("C", tuple(self.tilings.names(tensor)))
+        whole = self.setting.relation(at.tuple(), element, [affine.FALSE])
         for part in parts:
             if not whole.intersect(part).is_empty():
                 raise NotProved("an element is accumulated by two statements")
@@ -173,17 +343,19 @@ class PartialReductions:
             with self._once(work):
                 adds = self.part(work, need, again.name)
         else:
-            places = [setting.text(p) for p in setting.polys(work.store.coordinate)]
-            places += self.tilings.tile(work)
+            places: list[affine.Value] = [
+                *map(setting.linear, setting.polys(work.store.coordinate)),
+                *self.tilings.tile(work),
+            ]
             within = self.outside.folded(work)
             chosen = setting.chosen[work.site]
             data: dict[Expr, Expr] = {x: chosen[x] for x in setting.live.data(work.tensor)}
             named = [setting.algebra.poly(x, setting.env) for x in data.values()]
-            places += [setting.text(p) for p in named]
+            places += map(setting.linear, named)
             for condition in setting.live.conditions(work.tensor):
                 here = at(substitute(condition, data), work.store.coordinate)
                 within += setting.guards(((here, True),))
-            adds = setting.over(again, f"C[{', '.join(places)}]", within)
+            adds = setting.over(again, affine.Tuple("C", tuple(places)), within)
         # Within one value, from one start on, each element is added by one point alone.
         if not chained.reverse().range_product(self.isl.UnionMap.from_map(adds)).is_injective():
             raise NotProved("an element is accumulated twice")
@@ -210,37 +382,38 @@ class PartialReductions:
         """
         exchange = self.setting.exchanges[operand.moment]
         group, held = self._exchange(exchange)
-        same = [f"a_{v} = b_{v}" for v in self._kept(exchange, group)]
+        same = agree(self._kept(exchange, group))
         if exchange.node.is_so_far(operand.component):
             itself = exchange.node.scan == "inclusive"
             same.append(self._before(exchange, group, at, itself=itself))
-        members = self.setting.relation(at.renamed("a_"), group.renamed("b_"), same)
+        members = self.setting.between(at, group, same)
         members = members.intersect_domain(self.setting.domain(at))
         return members.apply_range(held[operand.component % len(held)]).coalesce()
 
     def _before(
         self, exchange: CollectiveMath, first: Instances, second: Instances, *, itself: bool
-    ) -> str:
+    ) -> affine.Condition:
         """Return that ``b_``, a thread of `first`, comes before ``a_`` of `second` in a scan.
 
         Raises:
             NotAffine: a thread's number is part of a merged index.
         """
-        result = "1 = 1" if itself else "1 = 0"
+        result: affine.Condition = affine.TRUE if itself else affine.FALSE
         threads = self.setting.spaces.threads
         dims = exchange.node.dims  # the one that runs fastest comes first, as its last digit does
         for name in [v for dim in dims for v in reversed(threads[dim])]:
             if name not in first.variables or name not in second.variables:
-                raise NotAffine("a merged index over threads of a scan")
-            result = f"(b_{name} < a_{name} or (b_{name} = a_{name} and {result}))"
+                raise affine.NotAffine("a merged index over threads of a scan")
+            a, b = f"a_{name}", f"b_{name}"
+            result = affine.below(b, a) | affine.equal(a, b) & result
         return result
 
     def in_turn(self, exchange: CollectiveMath) -> Iterator[Any]:
         """Yield {element -> element that a later thread of a group contributes} for each value."""
         group, held = self._exchange(exchange)
-        same = [f"a_{v} = b_{v}" for v in self._kept(exchange, group)]
+        same = agree(self._kept(exchange, group))
         same.append(self._before(exchange, group, group, itself=False))
-        later = self.setting.relation(group.renamed("b_"), group.renamed("a_"), same)
+        later = self.setting.between(group, group, same).reverse()
         later = later.intersect_domain(self.setting.domain(group))
         for first, *_ in exchange.node.by_value(held):
             yield first.reverse().apply_range(later).apply_range(first)
@@ -265,7 +438,7 @@ class PartialReductions:
                 for arg, tensor in zip(exchange.args, exchange.tensors, strict=True)
             ]
         kept = self._kept(exchange, at)
-        key = setting.over(at, f"[{', '.join(kept)}]")
+        key = setting.over(at, affine.Tuple("", tuple(kept)))
         for first, *others in exchange.node.by_value(held):
             if not all(first.is_equal(other) for other in others):
                 raise NotProved("partial results out of step")
@@ -275,3 +448,96 @@ class PartialReductions:
                 raise NotProved("two threads contribute one element")
         self._exchanges[exchange.site] = at, held
         return at, held
+
+
+# In which order a reducer that need not commute takes its elements in, for all sizes.
+#
+# Of two updates of one value the earlier one has the lower coordinate. What a thread contributes
+# to an exchange lies before what later threads do, and what a partial result holds lies before
+# another one that it is combined with.
+
+
+def prove_fold_order(
+    setting: PolyhedralModel, flow: SymbolicDataflow, parts: PartialReductions
+) -> None:
+    """Show that every reducer that need not commute combines its elements in order.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+    for exchange in setting.exchanges.values():
+        with about(exchange.site):
+            tensor = exchange.tensors[0]
+            if not _is_ordered(tensor):
+                continue
+            if not exchange.node.in_order:
+                raise NotProved(f"the order in which threads combine parts of {tensor.name}")
+            for pairs in parts.in_turn(exchange):
+                _require_rising(setting, parts, tensor, pairs)
+    works = [w for w in setting.works if not w.starts and _is_ordered(w.tensor)]
+    for work in works:
+        with about(work.site):
+            if work.kind == "merge":
+                _prove_merge(setting, parts, work)
+    updates = [w for w in works if w.kind != "merge"]
+    for first, second in product(updates, repeat=2):
+        if first.store.storage is second.store.storage:
+            with about(second.site):
+                _prove_pair(setting, flow, parts, first, second)
+
+
+def _prove_merge(setting: PolyhedralModel, parts: PartialReductions, work: Work) -> None:
+    """Show that what a merge continues lies before what it takes in."""
+    part = work.part
+    own = next((n for n in work.needs if n.demand == "own" and n.tensor is work.tensor), None)
+    if part is None or own is None:
+        raise NotProved("a merge of nothing")
+    pairs = parts.continued(work, own).reverse().apply_range(parts.part(work, part))
+    _require_rising(setting, parts, work.tensor, pairs)
+
+
+def _require_rising(
+    setting: PolyhedralModel, parts: PartialReductions, tensor: MathTensor, pairs: Any
+) -> None:
+    """Show that of all pairs of elements the first lies before the second in C order."""
+    names = parts.tilings.names(tensor)
+    places: list[tuple[affine.Value, affine.Value]] = [
+        (f"a_{name}", f"b_{name}") for name in parts.tilings.in_order(tensor)
+    ]
+    one, other = [affine.Tuple("C", tuple([mark + n for n in names])) for mark in ("a_", "b_")]
+    wrong = setting.relation(one, other, [_not_below(places)])
+    setting.require_empty(pairs.intersect(wrong), f"the order in which {tensor.name} folds")
+
+
+def _prove_pair(
+    setting: PolyhedralModel,
+    flow: SymbolicDataflow,
+    parts: PartialReductions,
+    first: Work,
+    second: Work,
+) -> None:
+    """Show that no point of `first` comes before one of `second` that it should come after."""
+    buffer = first.store.storage
+    starts = [(w, m) for w, m in flow.writes(buffer) if w.starts]
+    one, chained = parts.chain(first, buffer, starts)
+    other, continued = parts.chain(second, buffer, starts)
+    pairs = chained.reverse().apply_range(continued).extract_map(flow.pairs(one, other))
+    before = earlier(one, "a_", other, "b_", ())
+    if pairs.is_empty() or before == affine.FALSE:
+        return
+    tilings = parts.tilings
+    places = [*zip(tilings.place(first, "a_"), tilings.place(second, "b_"), strict=True)]
+    wrong = setting.between(one, other, [before, _not_below(places)])
+    setting.require_empty(pairs.intersect(wrong), f"the order in which {first.tensor.name} folds")
+
+
+def _not_below(places: Sequence[tuple[affine.Value, affine.Value]]) -> affine.Condition:
+    """Return the condition that one coordinate does not come before another in C order."""
+    result: affine.Condition = affine.TRUE
+    for a, b in reversed(places):
+        result = affine.below(b, a) | affine.equal(a, b) & result
+    return result
+
+
+def _is_ordered(tensor: MathTensor) -> bool:
+    return tensor.accumulates and reducer_of(tensor).ordered

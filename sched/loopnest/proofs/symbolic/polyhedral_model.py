@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.proofs import affine
+from loopnest.proofs.affine import NotAffine, names_in, plus
 from loopnest.proofs.data_indices import Need, Trusted
-from loopnest.proofs.index_notation import Forms, Group
-from loopnest.proofs.isl_spaces import Spaces
+from loopnest.proofs.isl_spaces import Forms, Group, Spaces
 from loopnest.proofs.live_points import LivePoints, with_temporaries
 from loopnest.proofs.obligations import CollectiveMath, Work, bounding_loads
 from loopnest.proofs.program_model import (
@@ -23,25 +24,22 @@ from loopnest.proofs.program_model import (
     Site,
     data_values,
     equal_sizes,
+    is_callers,
     is_private,
     launch_dimensions,
     multiples,
 )
 from loopnest.proofs.quasi_affine import (
     Algebra,
-    NotAffine,
+    Monomial,
     Poly,
     as_constant,
     constant,
-    plus,
     times,
     variable,
 )
 from loopnest.proofs.report import Finding
-from loopnest.proofs.symbolic.hidden_points import HiddenPoints
-from loopnest.proofs.symbolic.isl_relations import IslRelations
-from loopnest.proofs.symbolic.parted_axes import PartedAxes
-from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved, about
+from loopnest.scalar.arguments import size_value
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
     GRID_DIMENSIONS,
@@ -49,9 +47,197 @@ from loopnest.scalar.enums import (
     MOST_THREADS,
     ParallelType,
 )
-from loopnest.scalar.expr import Const, Expr, Load, Local, Op, loads
+from loopnest.scalar.expr import Const, Expr, Load, Local, Op, Symbol, loads, walk
 from loopnest.scalar.templates import at
 from loopnest.tensor.math_snapshot import MathSnapshot
+
+# The points of statements as isl tuples, and what is raised where isl shows nothing.
+
+
+PRODUCT = "m"
+"""How the name of a variable begins that stands for a product."""
+
+
+class NotProved(Exception):
+    """A fact that isl did not show, of the statement `site`; at `sizes` it may fail."""
+
+    def __init__(self, what: str, sizes: dict[str, int] | None = None) -> None:
+        super().__init__(what)
+        self.sizes = sizes or {}
+        self.site: Site | None = None
+
+
+@contextmanager
+def about(site: Site) -> Iterator[None]:
+    """Name the statement whose facts could not be shown; the innermost counts."""
+    try:
+        yield
+    except (NotProved, affine.NotAffine) as why:
+        why.site = why.site or site
+        raise
+
+
+class Instances:
+    """A statement's points, or a read's, as an isl tuple with constraints.
+
+    Args:
+        name: of the tuple.
+        variables: its dimensions.
+        conditions: what holds of them.
+        time: when, a value a dimension.
+        ties: those of the conditions that only say what a variable for a product is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        variables: Sequence[str],
+        conditions: list[affine.Condition],
+        time: list[affine.Value],
+        ties: Sequence[affine.Condition] = (),
+    ):
+        self.name = name
+        self.variables = list(variables)
+        self.conditions = conditions
+        self.time = time
+        self.ties = ties
+
+    @property
+    def untied(self) -> list[affine.Condition]:
+        """The conditions without the ties, where nothing else speaks of products."""
+        rest = [c for c in self.conditions if c not in self.ties]
+        return (
+            rest
+            if not any(n.startswith(PRODUCT) for n in affine.names_in(rest))
+            else self.conditions
+        )
+
+    @property
+    def moment(self) -> affine.Tuple:
+        return affine.Tuple("T", tuple(self.time))
+
+    def tuple(self, mark: str = "") -> affine.Tuple:
+        return affine.Tuple(self.name, tuple([mark + v for v in self.variables]))
+
+
+NOWHERE = Instances("", (), [], [])
+"""One point without indices: for what concerns sizes alone."""
+
+
+def agree(names: Iterable[str]) -> list[affine.Condition]:
+    """Return that two points, of variables that begin with ``a_`` and ``b_``, agree in all."""
+    return [affine.equal(f"a_{v}", f"b_{v}") for v in names]
+
+
+def differ(names: Iterable[str]) -> affine.Condition:
+    """Return that they differ in one."""
+    return affine.any_of([affine.unequal(f"a_{v}", f"b_{v}") for v in names])
+
+
+# Sets and maps of isl, each made once; and counterexamples found in them.
+
+
+class IslRelations:
+    """One context of isl, and the relations that were made in it.
+
+    Args:
+        algebra: the sizes, which are parameters of every relation.
+        most: how many of isl's operations may be done.
+    """
+
+    def __init__(self, algebra: Algebra, most: int) -> None:
+        import islpy
+
+        self.isl = islpy
+        self.ctx = islpy.Context()
+        self.ctx.set_max_operations(most)
+        self.algebra, self.linear = algebra, algebra.linear
+        self.relations = affine.Relations(islpy, self.ctx)
+        self._made: dict[object, Any] = {}
+        self._relations: dict[object, Any] = {}
+        self._shown: dict[str, list[tuple[Any, Any]]] = {}
+
+    def relation(
+        self,
+        domain: affine.Tuple,
+        target: affine.Tuple | None,
+        conditions: Iterable[affine.Condition] = (),
+    ) -> Any:
+        """Return ``{ domain -> target : conditions }``, or a set where there is no target.
+
+        Nothing else is known of it, of sizes neither.
+        """
+        key = (self.algebra.parameters(), domain, target, tuple(conditions))
+        found = self._relations.get(key)  # what isl finds out about a set stays with it
+        if found is None:
+            found = self._relations[key] = self._named(*key)
+        return found
+
+    def _named(
+        self,
+        parameters: tuple[str, ...],
+        domain: affine.Tuple,
+        target: affine.Tuple | None,
+        conditions: tuple[affine.Condition, ...],
+    ) -> Any:
+        """Return the same from one that is made once for tuples of any names."""
+        key = (parameters, domain.values, target and target.values, conditions)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = self.relations.make(*key)
+        if target is None:
+            return found.set_tuple_name(domain.name) if domain.name else found
+        if domain.name:
+            found = found.set_tuple_name(self.isl.dim_type.in_, domain.name)
+        return found.set_tuple_name(self.isl.dim_type.out, target.name) if target.name else found
+
+    def between(
+        self, first: Instances, second: Instances, conditions: Iterable[affine.Condition] = ()
+    ) -> Any:
+        """Return the pairs of points, of ``a_`` and of ``b_``, for which conditions hold."""
+        return self.relation(first.tuple("a_"), second.tuple("b_"), conditions)
+
+    def require_once(self, show: Callable[[Any, Any], None], *maps: Any) -> None:
+        """Show a fact of two maps from points, unless it was shown of the same from other points.
+
+        The components of a reduction pose the same questions, of tuples of other names.
+        """
+        dim = self.isl.dim_type.in_
+        first, second = [found.set_tuple_name(dim, "P") for found in maps]
+        shown = self._shown.setdefault(show.__name__, [])
+        if not any(first.plain_is_equal(a) and second.plain_is_equal(b) for a, b in shown):
+            show(first, second)
+            shown.append((first, second))
+
+    def require_empty(self, found: Any, what: str) -> None:
+        """Raise NotProved where a set of counterexamples has a point."""
+        if found.is_empty():
+            return
+        found = found.intersect_params(self._known())
+        if not found.is_empty():
+            raise NotProved(what, self._sample(found))
+
+    def _known(self) -> Any:
+        """Return what is known of sizes by now: a relation may be older than some of it."""
+        return self.relation(NOWHERE.tuple(), None, [self.algebra.context()]).params()
+
+    def _sample(self, found: Any) -> dict[str, int]:
+        """Return sizes at which a set is not empty; none where they are not small."""
+        isl = self.isl
+        params = found.params()
+        point = params.sample_point()
+        result: dict[str, int] = {}
+        for place in range(params.dim(isl.dim_type.param)):
+            name = params.get_dim_name(isl.dim_type.param, place)
+            value = point.get_coordinate_val(isl.dim_type.param, place)
+            if name in self.algebra.symbols and name.startswith("p_"):
+                size = name.removeprefix("p_")
+                result[size] = int(value.to_python()) * self.algebra.multiples.get(size, 1)
+        for size, value in self.algebra.same.items():
+            if all(node.name in result for node in walk(value) if isinstance(node, Symbol)):
+                result[size] = size_value(value, result)
+        return result
+
 
 MAX_OPERATIONS = 10_000_000
 """How many of isl's operations a proof may take, however few statements there are."""
@@ -96,7 +282,7 @@ class PolyhedralModel(IslRelations):
         self.tags: dict[Buffer, str] = {b: f"B{n}" for n, b in enumerate(model.buffers())}
         self.last: dict[Local, list[ParallelType]] = {}
         self.last_names: dict[tuple[Local, ParallelType], str] = {}
-        self._flag_texts: dict[Expr, str] = {}
+        self._flags: dict[Expr, affine.Condition] = {}
         for flag, site in model.arrivals.items():
             self._arrival(flag, site)
         self.assumed = self._assumptions()
@@ -120,23 +306,23 @@ class PolyhedralModel(IslRelations):
         self.hidden_points = HiddenPoints(self)
         self.sites: dict[Site, Instances] = {s: self.instances(s) for s in model.sites}
 
-    def _assumptions(self) -> str:
+    def _assumptions(self) -> affine.Condition:
         program = self.model.program
         found = []
         for _, condition in (*program.conditions, *program.requires):
             try:
-                found.append(self.algebra.condition(condition, {}, str))
-            except NotAffine:
+                found.append(self.algebra.condition(condition, {}))
+            except affine.NotAffine:
                 continue  # not needed for soundness: what is shown holds without it
-        return " and ".join([*found, *self._factors(), *self._limits()]) or "1 = 1"
+        return affine.all_of([*found, *self._factors(), *self._limits()])
 
-    def _factors(self) -> Iterator[str]:
+    def _factors(self) -> Iterator[affine.Condition]:
         """Yield that what axes are split by is >= 1: other launches are refused."""
         for factor in self.model.program.split_factors:
-            with suppress(NotAffine):  # less is assumed
-                yield f"{self.text(self.algebra.poly(factor, {}))} >= 1"
+            with suppress(affine.NotAffine):  # less is assumed
+                yield affine.at_most(1, self.linear(self.algebra.poly(factor, {})))
 
-    def _limits(self) -> Iterator[str]:
+    def _limits(self) -> Iterator[affine.Condition]:
         """Yield those limits of a block that bound one extent alone."""
         extents = {d: e for d, e in self.model.program.launch if d.is_block}
         known = [int(e.value) for e in extents.values() if isinstance(e, Const)]
@@ -148,8 +334,8 @@ class PolyhedralModel(IslRelations):
             most = min(MOST_THREADS // max(math.prod(known), 1), MOST_ALONG[dim])
             try:
                 mine = self.algebra.poly(extent, {})
-                yield self.algebra.compare("le", mine, constant(most), str)
-            except NotAffine:
+                yield self.algebra.compare("le", mine, constant(most))
+            except affine.NotAffine:
                 continue
 
     # Arrivals: the number of the last block is a parameter, the same for all counters
@@ -169,17 +355,16 @@ class PolyhedralModel(IslRelations):
         used = [d for d, _ in self.model.program.launch if d.is_grid]
         dims = [d for d in used if d not in kept and d not in alone]
         self.last[flag] = dims
-        texts = []
         for dim in dims:
             name = f"last{len(self.last)}_{dim.value}"
-            extent = self.text(self.spaces.extent[f"t_{dim.value}"])
+            extent = self.linear(self.spaces.extent[f"t_{dim.value}"])
             self.last_names[flag, dim] = name
             self.algebra.symbols.add(name)
             # There are blocks where there is a point. Another case, without any, would double the
             # parts of every relation.
-            self.algebra.bounds[name] = f"{name} < {extent}"
-            texts.append(f"t_{dim.value} = {name}")
-        self._flag_texts[flag] = f"({' and '.join(texts) or '1 = 1'})"
+            self.algebra.bounds[name] = affine.below(name, extent)
+        last = [affine.equal(f"t_{dim.value}", self.last_names[flag, dim]) for dim in dims]
+        self._flags[flag] = affine.all_of(last)
 
     # Sets and maps of points
 
@@ -187,18 +372,23 @@ class PolyhedralModel(IslRelations):
         """Return the set of points, for sizes that fulfil what is assumed."""
         conditions = at.untied if untied else at.conditions
         context = [*conditions, *self.guards(guards), self.algebra.context(), self.assumed]
-        return self.relation(at.tuple, "", context)
+        return self.relation(at.tuple(), None, context)
 
     def over(
-        self, at: Instances, target: str, extra: Sequence[str] = (), *, untied: bool = False
+        self,
+        at: Instances,
+        target: affine.Tuple,
+        extra: Iterable[affine.Condition] = (),
+        *,
+        untied: bool = False,
     ) -> Any:
         """Return the map from points to `target`, under conditions beside theirs."""
-        found = self.relation(at.tuple, target, extra)
+        found = self.relation(at.tuple(), target, extra)
         return found.intersect_domain(self.domain(at, untied=untied))
 
-    def among(self, at: Instances, extra: Sequence[str]) -> Any:
+    def among(self, at: Instances, extra: Sequence[affine.Condition]) -> Any:
         """Return the set of points of which some conditions hold."""
-        return self.relation(at.tuple, "", extra).intersect(self.domain(at))
+        return self.relation(at.tuple(), None, extra).intersect(self.domain(at))
 
     # Points
 
@@ -211,7 +401,7 @@ class PolyhedralModel(IslRelations):
         spaces = self.spaces
         variables = spaces.variables(site)
         chosen = self._named_data(site)
-        ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
+        ties = [tie for v in variables for tie in spaces.derived.get(v, {}).values()]
         conditions = [*spaces.limits(site), *ties]
         shared = self._shared.get(site, ())
         conditions += self.guards(tuple([g for g in site.guards if g not in shared]))
@@ -226,7 +416,7 @@ class PolyhedralModel(IslRelations):
             NotProved: one may be.
         """
         for by in self.algebra.divisors:
-            zero = self.algebra.compare("le", by, {}, str)
+            zero = self.algebra.compare("le", by, {})
             self.require_empty(self.among(NOWHERE, [zero]), "that no divisor is 0")
 
     # Data
@@ -312,49 +502,49 @@ class PolyhedralModel(IslRelations):
         conditions = list(at.conditions)
         for trusted in self._trusted.get(access.site, ()):
             if set(trusted.loads) <= set(found):
-                (text,) = self.guards(((trusted.condition, True),))
-                where = self.guards(trusted.guards)
-                conditions.append(f"(not ({' and '.join(where)}) or {text})" if where else text)
+                (holds,) = self.guards(((trusted.condition, True),))
+                where = affine.all_of(self.guards(trusted.guards))
+                conditions.append(~where | holds)
         names = [n for n in [self._data[load] for load in found] if n not in at.variables]
         used = set[str]().union(*[self.algebra.variables(p) for p in self.polys(access.index)])
         for remainder in sorted(used & self.algebra.wrapped.keys() - set(at.variables)):
             names.append(remainder)
-            conditions.append(f"0 <= {remainder} < {self.text(self.algebra.wrapped[remainder])}")
+            size = self.linear(self.algebra.wrapped[remainder])
+            conditions.append(affine.within(remainder, size))
         return Instances(name, [*at.variables, *names], conditions, at.time, at.ties)
 
-    def guards(self, guards: Guards) -> list[str]:
-        """Return conditions as texts."""
-        result: list[str] = []
+    def guards(self, guards: Guards) -> list[affine.Condition]:
+        """Return conditions for isl."""
+        result: list[affine.Condition] = []
         for condition, wanted in guards:
-            text = self._condition(condition)
-            result.append(text if wanted else f"not ({text})")
+            found = self._condition(condition)
+            result.append(found if wanted else ~found)
         return result
 
-    def _condition(self, node: Expr) -> str:
-        if node in self._flag_texts:
-            return self._flag_texts[node]
-        if isinstance(node, Op) and node.op in ("and", "or", "not"):
-            parts = [self._condition(a) for a in node.args]
-            if node.op == "not":
-                return f"not ({parts[0]})"
-            return f"({f' {node.op} '.join(parts)})"
-        return self.algebra.condition(node, self.env, str)
+    def _condition(self, node: Expr) -> affine.Condition:
+        if node in self._flags:
+            return self._flags[node]
+        if isinstance(node, Op) and node.op in affine.CONNECTIVES:
+            return affine.connected(node.op, [self._condition(a) for a in node.args])
+        return self.algebra.condition(node, self.env)
 
-    def require_present(self, texts: Sequence[str], variables: Sequence[str]) -> None:
+    def require_present(
+        self, found: Iterable[affine.Condition | affine.Sum], variables: Sequence[str]
+    ) -> None:
         """Refuse a member of a group that did not cancel, or a product that is not known there."""
         gone = [m for g in self.spaces.groups for m in g.members if m not in variables]
         gone += [m for m in self.spaces.hidden if m not in variables]
+        used = affine.names_in(found) if gone else ()
         for name in gone:
-            pattern = re.compile(rf"\b{name}\b")
-            if any(pattern.search(text) for text in texts):
-                raise NotAffine(f"{name} did not cancel")
+            if name in used:
+                raise affine.NotAffine(f"{name} did not cancel")
 
-    def time(self, site: Site) -> list[str]:
-        """Return the time of a site's points, one text a dimension."""
-        result: list[str] = []
+    def time(self, site: Site) -> list[affine.Value]:
+        """Return the time of a site's points, one value a dimension."""
+        result: list[affine.Value] = []
         for step in site.time:
             if isinstance(step, int):
-                result.append(str(step))
+                result.append(step)
                 continue
             for name in self.spaces.names[step]:
                 group = self.spaces.group_of.get(name)
@@ -363,11 +553,11 @@ class PolyhedralModel(IslRelations):
                 elif name == next(m for m in group.members if m.startswith("v_")):
                     result += list(group.digits)
                 else:
-                    result.append("0")
-        return result + ["0"] * (self.times - len(result))
+                    result.append(0)
+        return [*result, *[0] * (self.times - len(result))]
 
     def _steps(self, site: Site) -> int:
-        """Return how many texts a site's time has, without digits of merged indices."""
+        """Return how many values a site's time has, without digits of merged indices."""
         names = self.spaces.names
         return sum([1 if isinstance(step, int) else len(names[step]) for step in site.time])
 
@@ -377,11 +567,13 @@ class PolyhedralModel(IslRelations):
         return self.depth + sum(len(g.digits) for g in self.spaces.groups)
 
     def schedule(self, at: Instances) -> Any:
-        return self.over(at, f"[{', '.join(at.time)}]")
+        return self.over(at, affine.Tuple("", tuple(at.time)))
 
-    def launched(self) -> list[str]:
+    def launched(self) -> list[affine.Condition]:
         """Return that every launch dimension has a thread: else nothing is launched."""
-        return [f"{self.text(self.spaces.extent[name])} >= 1" for name in self.spaces.launch]
+        return [
+            affine.at_most(1, self.linear(self.spaces.extent[name])) for name in self.spaces.launch
+        ]
 
     # Elements
 
@@ -397,8 +589,7 @@ class PolyhedralModel(IslRelations):
     @contextmanager
     def _tests_of(self, site: Site, guards: Guards = ()) -> Iterator[None]:
         """Let divisions count on the tests around a statement, and on other conditions of it."""
-        quotients = self.spaces.quotients
-        self.algebra.shown = lambda rest, by: quotients.lies_in(rest, by, site, guards)
+        self.algebra.shown = lambda rest, by: self.spaces.lies_in(rest, by, site, guards)
         try:
             yield
         finally:
@@ -445,7 +636,7 @@ class PolyhedralModel(IslRelations):
         for extent in reversed(shape[1:]):
             size = self.algebra.poly(extent, {})
             whole = self.algebra.divided(offset, size)
-            result.insert(0, plus(offset, times(whole, size), -1))
+            result.insert(0, affine.plus(offset, times(whole, size), -1))
             offset = whole
         return [offset, *result]
 
@@ -455,11 +646,10 @@ class PolyhedralModel(IslRelations):
         An element belongs to a copy of its buffer: of which thread or block, made in which
         iterations; where `place`, to the place in memory, which all copies of a block share.
         """
-        parts = [self.text(p) for p in self.placed(access)]
-        if not place:
-            parts = [*self._copy(access), *parts]
-        self.require_present(parts, at.variables)
-        target = f"{self.tags[access.buffer]}[{', '.join(parts)}]"
+        parts = [self.linear(p) for p in self.placed(access)]
+        copy = () if place else self._copy(access)
+        self.require_present([*parts, *[((name, 1),) for name in copy]], at.variables)
+        target = affine.Tuple(self.tags[access.buffer], (*copy, *parts))
         return self.over(at, target, self.guards(access.guards))
 
     def placed(self, access: Access) -> list[Poly]:
@@ -480,7 +670,7 @@ class PolyhedralModel(IslRelations):
             return self.parted.parts(buffer, index)
         total: Poly = {}
         for p, stride in zip(index, strides, strict=True):
-            total = plus(total, times(p, constant(stride)))
+            total = affine.plus(total, times(p, constant(stride)))
         return [total]
 
     def _flat_strides(self) -> dict[Buffer, list[int]]:
@@ -549,3 +739,219 @@ class PolyhedralModel(IslRelations):
         derived = self.algebra.derived.values()
         found = self.spaces.replaced(members)
         return [v for v in found if v in at.variables and v not in derived]
+
+
+# Points with hidden variables: which products stores claim, and where these do not matter.
+
+
+class HiddenPoints:
+    """The hidden variables of what stores claim.
+
+    Args:
+        setting: the program in isl, whose statements have no points yet.
+
+    Raises:
+        NotAffine: a product is none of an index, or nothing is known of a quotient where a
+            statement asks for it.
+    """
+
+    def __init__(self, setting: PolyhedralModel) -> None:
+        self.setting, self.spaces = setting, setting.spaces
+        self._storing: dict[Work, Instances] = {}
+        for work in setting.works:
+            with about(work.site):
+                if self.spaces.quotients.known:
+                    self._require_known(work)
+                if self.spaces.wide:
+                    self._hide(work)
+                elif self.spaces.groups:
+                    self._derive(work)
+
+    def _derive(self, work: Work) -> None:
+        """Make variables for the products of digits with few values and sizes."""
+        for access in self.setting.model.accesses_of(work.site):
+            with suppress(NotAffine, NotProved):  # who needs the indices says it
+                for p in self.setting.placed(access):
+                    for monomial in self.spaces.products.of(p):
+                        self.spaces.products.derive(monomial)
+
+    def _hide(self, work: Work) -> None:
+        """Make variables for the products of indices and sizes in what a store claims and reads."""
+        products = self.spaces.products
+        for monomial in self._compared(work):
+            if not products.derive(monomial) and any(v in self.spaces.extent for v in monomial):
+                products.hide_at(monomial, work.site)
+
+    def _require_known(self, work: Work) -> None:
+        """Show that the quotients in what the math demands of a store are known where it runs.
+
+        Those in the nest's own indices and tests are: their values were looked for there.
+        """
+        setting = self.setting
+        demanded = [*work.store.coordinate, *[e for pair in work.equalities for e in pair]]
+        self._ask(work.site, lambda: [*setting.polys(demanded), *setting.claimed(work)])
+        for need in work.needs:
+            guards = need.operand.guards if isinstance(need.operand, Access) else ()
+            self._ask(work.site, partial(setting.needed, work, need), guards)
+        for agreement in work.conditions:
+            condition = ((agreement.wanted, True),)
+            self._ask(work.site, partial(setting.guards, condition), agreement.guards)
+
+    def _ask(self, site: Site, compute: Callable[[], object], guards: Guards = ()) -> None:
+        asked = self.setting.algebra.asked
+        asked.clear()
+        compute()
+        for name in sorted(asked):
+            self.spaces.quotients.require_known(name, site, guards)
+
+    def _compared(self, work: Work) -> list[Monomial]:
+        """Return the products in indices that a source and its reader must have in common."""
+        polys, products = self.setting.polys, self.spaces.products
+        claimed = self.setting.claimed(work)
+        compared = [] if is_callers(work.store.storage) else [*claimed]
+        for need in work.needs:
+            element = self.setting.needed(work, need)
+            if need.tensor.definition is not None:
+                compared += element
+        for access in self.setting.model.accesses_of(work.site):
+            if access.buffer not in self.spaces.dense.shapes and not access.flat:
+                compared += polys(access.index)
+        return [m for p in compared for m in products.of(p)]
+
+    def storing(self, work: Work) -> Instances:
+        """Return the points of a store, without the hidden variables that do not matter to it.
+
+        A statement runs once for the true value of a product, which is one of those that a hidden
+        variable may have. Where no test, no time, no place and no claim of the store names the
+        variable, all of them are one point, and none must be found: the variable is left out.
+        """
+        found = self._storing.get(work)
+        if found is None:
+            found = self._storing[work] = self._without_hidden(work)
+        return found
+
+    def _without_hidden(self, work: Work) -> Instances:
+        setting, spaces = self.setting, self.spaces
+        at = setting.sites[work.site]
+        made = setting.model.lifetime(work.write)
+        # A buffer made where a product is known is another one for each value of it.
+        kept = set() if made is None else spaces.hidden_at(made)
+        gone = spaces.hidden_at(work.site) - kept
+        if not gone or not spaces.wide or work.kind not in ("init", "define"):
+            return at
+        ties = [t for v in spaces.derived.values() for name, t in v.items() if name in gone]
+        conditions = [condition for condition in at.conditions if condition not in ties]
+        values = [*map(setting.linear, setting.placed(work.write))]
+        if work.store.storage not in spaces.dense.shapes:
+            values += map(setting.linear, setting.claimed(work))
+        if not gone.isdisjoint(names_in([*conditions, *values]) | set(at.time)):
+            return at
+        variables = [v for v in at.variables if v not in gone]
+        left = [t for t in at.ties if t not in ties]
+        return Instances(at.name, variables, conditions, at.time, left)
+
+
+# Axes of buffers as long as a product of sizes, whose elements are named by digits.
+#
+# Where a merged loop runs over digits, ``e = q * M + r``, an index e along one axis of a buffer
+# is no affine relation of q and r. If the quotient and the rest of every index along that axis
+# are known, as of ``i * M + j`` elsewhere, the pair (q, r) names the element as well as e does.
+
+
+class PartedAxes:
+    """By what the indices along the axes of buffers are divided.
+
+    Args:
+        setting: the program in isl.
+    """
+
+    def __init__(self, setting: PolyhedralModel) -> None:
+        self.setting, self.algebra = setting, setting.algebra
+        self._divisors: dict[Buffer, tuple[tuple[Monomial, ...], ...]] = {}
+
+    def parts(self, buffer: Buffer, index: Sequence[Poly]) -> list[Poly]:
+        """Return what names an element: an index, or its digits, along each axis."""
+        result: list[Poly] = []
+        for p, divisors in zip(index, self.divisors(buffer), strict=True):
+            found = self._digits(p, divisors)
+            assert found is not None
+            result += found
+        return result
+
+    def bounded(
+        self, buffer: Buffer, index: Sequence[Poly], extents: Sequence[Poly]
+    ) -> tuple[list[Poly], list[Poly]]:
+        """Return the same with an extent for each; only the first digit's is not its own."""
+        bounds = self.extents(buffer, extents)
+        return self.parts(buffer, index), [extent for along in bounds for extent in along]
+
+    def extents(self, buffer: Buffer, extents: Sequence[Poly]) -> list[list[Poly]]:
+        """Return the extents of what names an element, along each axis.
+
+        Raises:
+            NotAffine: a divisor does not divide an axis.
+        """
+        result: list[list[Poly]] = []
+        for extent, divisors in zip(extents, self.divisors(buffer), strict=True):
+            bounds: list[Poly] = []
+            for divisor in divisors:
+                whole = self.algebra.exactly(extent, {divisor: 1})
+                if whole is None or times(whole, {divisor: 1}) != extent:
+                    raise NotAffine("a part of a merged axis")
+                bounds.append(whole)
+                extent = {divisor: 1}
+            result.append([*bounds, extent])
+        return result
+
+    def by_digits(self, buffer: Buffer) -> bool:
+        """Whether digits name the elements along an axis of a buffer."""
+        return any(self.divisors(buffer))
+
+    def divisors(self, buffer: Buffer) -> tuple[tuple[Monomial, ...], ...]:
+        """Return the divisors of the indices along each axis, the largest first; mostly none."""
+        if buffer not in self._divisors:
+            self._divisors[buffer] = ((),) * max(len(buffer.shape), 1)
+            if not is_callers(buffer):
+                self._find(buffer)
+            elif self.setting.spaces.groups and buffer not in self.setting.spaces.dense.shapes:
+                with suppress(NotAffine, NotProved):  # a caller's has no other place
+                    self._find(buffer)
+        return self._divisors[buffer]
+
+    def _find(self, buffer: Buffer) -> None:
+        accesses = self.setting.model.accesses_to([buffer])
+        if accesses and buffer not in self.setting.strides:
+            indices = [self.setting.element(access) for access in accesses]
+            along = zip(*indices, strict=True)
+            self._divisors[buffer] = tuple([self._along(list(p)) for p in along])
+
+    def alike(self, one: Poly, other: Poly) -> tuple[list[Poly], list[Poly]]:
+        """Return what two indices are compared by: themselves, or their digits by the same sizes.
+
+        Numbers in mixed radix are equal where their digits are.
+        """
+        divisors = self._along([one, other])
+        parts = [self._digits(p, divisors) for p in (one, other)]
+        assert parts[0] is not None
+        assert parts[1] is not None
+        return parts[0], parts[1]
+
+    def _along(self, indices: list[Poly]) -> tuple[Monomial, ...]:
+        found: set[Monomial] = set()
+        for p in indices:
+            for monomial in p:
+                sizes = tuple([v for v in monomial if v in self.algebra.symbols])
+                if sizes and len(sizes) < len(monomial) and monomial not in self.algebra.derived:
+                    found.add(sizes)
+        divisors = tuple(sorted(found, key=lambda m: (-len(m), m)))
+        return divisors if all(self._digits(p, divisors) for p in indices) else ()
+
+    def _digits(self, p: Poly, divisors: Sequence[Monomial]) -> list[Poly] | None:
+        result: list[Poly] = []
+        for divisor in divisors:
+            whole = self.algebra.exactly(p, {divisor: 1})
+            if whole is None:
+                return None
+            result.append(whole)
+            p = plus(p, times(whole, {divisor: 1}), -1)
+        return [*result, p]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 
 from loopnest.kir.buffers import Buffer
+from loopnest.proofs import affine
 from loopnest.proofs.quasi_affine import (
     Monomial,
-    NotAffine,
     Poly,
     as_constant,
-    plus,
     quotient,
     times,
     variable,
 )
-from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
+from loopnest.proofs.symbolic.polyhedral_model import Instances, NotProved, PolyhedralModel, about
 from loopnest.proofs.wide_accesses import WidePlace, wide_place_of
 from loopnest.scalar.expr import Const, Expr, Op
 
@@ -51,7 +49,7 @@ class Alignment:
         """Return the sizes that an expression is the product of; none for another one."""
         try:
             poly = self.algebra.poly(whole, {})
-        except NotAffine:
+        except affine.NotAffine:
             return ()
         return next(iter(poly)) if [*poly.values()] == [1] else ()
 
@@ -69,7 +67,7 @@ class Alignment:
         lane = self.setting.spaces.name(wide.loop.var)
         if lane not in at.variables:
             raise NotProved("a merged lane")
-        first = Instances(at.name, at.variables, [*at.conditions, f"{lane} = 0"], at.time)
+        first = Instances(at.name, at.variables, [*at.conditions, affine.equal(lane, 0)], at.time)
         index = self.setting.polys(access.index)
         if access.flat:
             address: Poly = index[0]
@@ -79,8 +77,8 @@ class Alignment:
             address = {}
             for place, (i, stride) in enumerate(zip(index, strides, strict=True)):
                 if place not in moved:
-                    address = plus(address, times(i, stride))
-        rest = plus(address, variable(lane), -1)
+                    address = affine.plus(address, times(i, stride))
+        rest = affine.plus(address, variable(lane), -1)
         if lane in self.algebra.variables(rest):
             raise NotProved(f"the lanes of {access} do not follow each other")
         self._multiple(first, address, wide.lanes, f"the alignment of {access}")
@@ -119,11 +117,11 @@ class Alignment:
         """Show that an index is a multiple of `lanes` at all points."""
         rest = {m: c for m, c in p.items() if (c * self._known(m)) % lanes}
         try:
-            text = self.setting.text(rest)
-        except NotAffine:
+            value = self.setting.linear(rest)
+        except affine.NotAffine:
             raise NotProved(what) from None
-        odd = f"{text} - {lanes} * floor({text}/{lanes}) > 0"
-        self.setting.require_present([text], at.variables)
+        odd = affine.below(affine.sum_of([(affine.floor_of(value, lanes), lanes)]), value)
+        self.setting.require_present([value], at.variables)
         found = self.setting.among(at, [odd])
         self.setting.require_empty(found, what)
 

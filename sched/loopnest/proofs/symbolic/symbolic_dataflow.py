@@ -17,10 +17,10 @@ from typing import Any, TypeAlias
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.proofs import affine
 from loopnest.proofs.obligations import Work
 from loopnest.proofs.program_model import Access, Site, is_private
-from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.symbolic.polyhedral_model import Instances, NotProved, PolyhedralModel
 
 Writes: TypeAlias = "list[tuple[Work, Any]]"
 """Stores with the maps from their points to the elements."""
@@ -87,9 +87,8 @@ class SymbolicDataflow:
         axes = setting.parted.divisors(buffer)
         width = 1 if buffer in setting.strides else sum(len(found) + 1 for found in axes)
         places = [f"k{n}" for n in range(len(copy) + width)]
-        same = [f"{places[copy.index(v)]} = {v}" for v in owner]
-        target = f"{setting.tags[buffer]}[{', '.join(places)}]"
-        return at, setting.over(at, target, same)
+        same = [affine.equal(places[copy.index(v)], v) for v in owner]
+        return at, setting.over(at, affine.Tuple(setting.tags[buffer], tuple(places)), same)
 
     # Sources
 
@@ -174,7 +173,7 @@ class SymbolicDataflow:
             pairs = self._before(at, access, (source, writes), same)
             if pairs.is_empty():
                 continue
-            hidden = all([] in earlier(source, "a_", other, "b_", same) for other in later)
+            hidden = all(earlier(source, "a_", other, "b_", same) == affine.TRUE for other in later)
             if not hidden and not pairs.domain().intersect(reached).is_empty():
                 return None
             later.append(source)
@@ -202,12 +201,12 @@ class SymbolicDataflow:
         """Return {read -> points of a store before it, to its element}."""
         source, writes = store
         pairs = access.apply_range(writes.reverse())
-        parts = earlier(source, "b_", at, "a_", same)
-        if [] in parts:
-            return pairs
-        texts = [f"({' and '.join(part)})" for part in parts] or ["1 = 0"]
-        order = [" or ".join(texts)]
-        return pairs.intersect(self.setting.relation(at.renamed("a_"), source.renamed("b_"), order))
+        order = earlier(source, "b_", at, "a_", same)
+        return (
+            pairs
+            if order == affine.TRUE
+            else pairs.intersect(self.setting.between(at, source, [order]))
+        )
 
     def _last(
         self, at: Instances, access: Any, stores: Stores, kills: Stores, buffer: Buffer
@@ -228,21 +227,13 @@ class SymbolicDataflow:
 
     def pairs(self, source: Instances, at: Instances) -> Any:
         """Return the space of maps from a source to a read."""
-        return self.setting.relation(source.renamed("a_"), at.renamed("b_")).get_space()
+        return self.setting.between(source, at).get_space()
 
     def late(self, at: Instances, update: Instances) -> Any:
         """Return {read -> update at or after it}."""
         before = earlier(update, "b_", at, "a_", ())
-        everything = self.setting.relation(at.renamed("a_"), update.renamed("b_"))
-        if [] in before:
-            return everything.subtract(everything)
-        if not before:
-            return everything
-        texts = [f"({' and '.join(part)})" for part in before]
-        order = [" or ".join(texts)]
-        return everything.subtract(
-            self.setting.relation(at.renamed("a_"), update.renamed("b_"), order)
-        )
+        everything = self.setting.between(at, update)
+        return everything.subtract(self.setting.between(at, update, [before]))
 
 
 def _are_branches(copy: Work, fill: Work) -> bool:
@@ -266,27 +257,27 @@ def _set_of(found: Any, access: Any) -> Any:
 
 def earlier(
     first: Instances, mark: str, second: Instances, other: str, same: Collection[str]
-) -> list[list[str]]:
-    """Return when a point of `first` comes before one of `second`: one of these conjunctions.
+) -> affine.Condition:
+    """Return when a point of `first` comes before one of `second`.
 
-    An empty list is never, an empty conjunction always. Loop variables in `same` are equal.
+    Loop variables in `same` are equal.
     """
-    result: list[list[str]] = []
-    equal: list[str] = []
+    result: list[affine.Condition] = []
+    alike: list[affine.Condition] = []
     for a, b in zip(first.time, second.time, strict=True):
         if a in same and a == b:
             continue
         x, y = _marked(a, mark, first), _marked(b, other, second)
-        if x.isdigit() and y.isdigit():
-            if int(x) == int(y):
+        if isinstance(x, int) and isinstance(y, int):
+            if x == y:
                 continue
-            if int(x) < int(y):
-                result.append(equal)
+            if x < y:
+                result.append(affine.all_of(alike))
             break
-        result.append([*equal, f"{x} < {y}"])
-        equal = [*equal, f"{x} = {y}"]
-    return result
+        result.append(affine.all_of([*alike, affine.below(x, y)]))
+        alike.append(affine.equal(x, y))
+    return affine.any_of(result)
 
 
-def _marked(text: str, mark: str, at: Instances) -> str:
-    return mark + text if text in at.variables else text
+def _marked(value: affine.Value, mark: str, at: Instances) -> affine.Value:
+    return mark + value if isinstance(value, str) and value in at.variables else value

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from loopnest.proofs import affine
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.obligations import Work
 from loopnest.proofs.out_of_domain import defined, is_neutral
-from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.symbolic.polyhedral_model import Instances, NotProved, PolyhedralModel
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow
 from loopnest.proofs.template_matching import Combined
 from loopnest.scalar.enums import IterKind
@@ -30,18 +30,17 @@ class SymbolicPadding:
         self.setting, self.flow = setting, flow
         self.filled = any(work.kind == "fill" for work in setting.works)
 
-    def folded(self, work: Work) -> list[str]:
+    def folded(self, work: Work) -> list[affine.Condition]:
         """Return that the point of an update lies within the axes that it folds."""
         return self._within(work, IterKind.REDUCTION) if self.filled else []
 
-    def _within(self, work: Work, kind: IterKind | None = None) -> list[str]:
-        setting, found = self.setting, []
+    def _within(self, work: Work, kind: IterKind | None = None) -> list[affine.Condition]:
+        setting, found = self.setting, list[affine.Condition]()
         places = setting.polys(work.store.coordinate)
         for place, axis in zip(places, work.tensor.root, strict=True):
             if kind is None or axis.kind is kind:
                 extent = setting.algebra.poly(axis.extent, {})
-                found.append(f"{setting.text(place)} >= 0")
-                found.append(setting.algebra.compare("lt", place, extent, str))
+                found.append(setting.algebra.inside(place, extent))
         return found
 
     def prove(self) -> None:
@@ -57,13 +56,13 @@ class SymbolicPadding:
                 )
             elif work.kind == "update":
                 within = self.folded(work)
-                points = self._among(at, [f"not ({' and '.join(within)})"]) if within else None
+                points = self._among(at, [~affine.all_of(within)]) if within else None
                 if points is not None and not points.is_empty():
                     self._neutral(work, points)
 
-    def _among(self, at: Instances, texts: list[str]) -> Any:
-        self.setting.require_present(texts, at.variables)
-        return self.setting.among(at, texts)
+    def _among(self, at: Instances, conditions: list[affine.Condition]) -> Any:
+        self.setting.require_present(conditions, at.variables)
+        return self.setting.among(at, conditions)
 
     def _neutral(self, work: Work, points: Any) -> None:
         if not is_neutral(work.tensor, self._constants(work, points)):

@@ -11,32 +11,282 @@ from typing import Any
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.proofs import affine
 from loopnest.proofs.data_indices import Need
-from loopnest.proofs.index_products import MOST_CASES
+from loopnest.proofs.isl_spaces import MOST_CASES
 from loopnest.proofs.obligations import Work
-from loopnest.proofs.program_model import Access, Site
-from loopnest.proofs.quasi_affine import (
-    NotAffine,
-    Poly,
-    as_constant,
-    constant,
-    plus,
-    times,
-    variable,
-)
+from loopnest.proofs.program_model import Access, Site, is_callers, is_private, strided, terms
+from loopnest.proofs.quasi_affine import Poly, as_constant, constant, times, variable
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.partial_reductions import PartialReductions
-from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
-from loopnest.proofs.symbolic.sibling_stores import side_by_side
-from loopnest.proofs.symbolic.statement_claims import StatementClaims
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
+from loopnest.proofs.symbolic.polyhedral_model import (
+    NOWHERE,
+    Instances,
+    NotProved,
+    PolyhedralModel,
+    about,
+)
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
-from loopnest.proofs.template_matching import Combined
-from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import Coordinate, Expr, Load, Op
+from loopnest.proofs.template_matching import Agreement, Combined
+from loopnest.scalar.enums import IterKind, Memory
+from loopnest.scalar.expr import Const, Coordinate, Expr, Load, Op
 from loopnest.scalar.templates import coordinates
 from loopnest.tensor.math_snapshot import MathTensor
+
+# Facts of single statements: layouts, bounds, claimed coordinates.
+
+
+class StatementClaims:
+    """Prove what concerns one statement at a time.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+
+    def __init__(self, setting: PolyhedralModel) -> None:
+        self.setting, self.algebra = setting, setting.algebra
+
+    def prove(self) -> None:
+        """Prove layouts, bounds and claims of the whole program."""
+        given = strided(self.setting.model.program)
+        for buffer in self.setting.model.buffers():
+            if buffer not in given:  # the caller's, of which elements may lie in one place
+                self._layout(buffer)
+        self._parameters()
+        for access in self.setting.model.accesses:
+            with about(access.site):
+                if self.setting.model.missing(access):
+                    raise NotProved("scope")
+                self._bounds(self.setting.points(access), access)
+        for work in self.setting.works:
+            with about(work.site):
+                self._work(work)
+
+    # Layouts
+
+    def _layout(self, buffer: Buffer) -> None:
+        """Show that no two elements share a place, and that all lie inside.
+
+        Taken by growing stride, each stride must be at least the reach of those before it.
+        """
+        poly = self.algebra.poly
+        rest = [
+            (poly(e, {}), poly(s, {})) for e, s in zip(buffer.shape, buffer.strides, strict=True)
+        ]
+        rest = [(e, s) for e, s in reversed(rest) if e != constant(1)]
+        reach: Poly = constant(1)
+        while rest:
+            found = next((n for n, (_, s) in enumerate(rest) if s == reach), None)
+            if found is None:
+                found = next((n for n, (_, s) in enumerate(rest) if self._at_least(s, reach)), None)
+            if found is None:
+                raise NotProved(f"the layout of {buffer.name}")
+            extent, stride = rest.pop(found)
+            # Elements of all dimensions so far lie below stride * extent, since the ones before lie
+            # below the stride.
+            reach = times(stride, extent)
+        if not self._at_least(poly(buffer.size, {}), reach):
+            raise NotProved(f"the size of {buffer.name}")
+        if buffer.memory is Memory.SHARED and not self._holds(
+            self.setting.model.declared_bytes[buffer],
+            times(poly(buffer.size, {}), constant(buffer.dtype.size)),
+        ):
+            raise NotProved(f"the shared memory of {buffer.name}")
+        self._swizzles(buffer)
+
+    def _holds(self, room: Expr, need: Poly) -> bool:
+        """Whether declared bytes are at least as many as a buffer needs, for all sizes.
+
+        A size rounded up is at least that size, whether the bytes were rounded or the size itself.
+        """
+        if self._at_least(self.algebra.poly(room, {}), need):
+            return True
+        match room:
+            case Op(op="max", args=parts):
+                return any(self._holds(part, need) for part in parts)
+            case Op(op="mul", args=(Op(op="ceildiv", args=(part, by)), again)) if by is again:
+                return self._holds(part, need)
+            case _:
+                return False
+
+    def _swizzles(self, buffer: Buffer) -> None:
+        """Show that a swizzle permutes the elements of its tile, by trying all of them."""
+        for a, b in buffer.swizzles:
+            if a == b or not is_swizzle(buffer.shape[a], buffer.shape[b]):
+                raise NotProved(f"the swizzle of {buffer.name}")
+
+    def _parameters(self) -> None:
+        """Show that inputs and outputs are arrays of the math's shape, row-major, without gaps."""
+        poly = self.algebra.poly
+        for param in self.setting.model.program.params:
+            if param.buffer is None or param.kind not in ("input", "output"):
+                continue
+            tensor = self.setting.math.tensor(param.name)
+            if tensor is None:
+                raise NotProved(f"parameter {param.name}")
+            wanted = [poly(a.extent, {}) for a in tensor.logical]
+            if wanted != [poly(s, {}) for s in param.shape]:
+                raise NotProved(f"the shape of {param.name}")
+            shape, step = wanted or [constant(1)], constant(1)
+            steps: list[Poly] = []
+            for extent in reversed(shape):
+                steps.insert(0, step)
+                step = times(step, extent)
+            buffer = param.buffer
+            if tensor.strides is not None:
+                steps = [poly(stride, {}) for stride in tensor.strides]
+                step = constant(1)
+                for extent, stride in zip(shape, steps, strict=True):
+                    step = affine.plus(step, times(affine.plus(extent, constant(-1)), stride))
+            found = [[poly(e, {}) for e in part] for part in (buffer.shape, buffer.strides)]
+            if found != [shape, steps] or poly(buffer.size, {}) != step:
+                raise NotProved(f"the layout of {param.name}")
+
+    # Bounds
+
+    def _bounds(self, at: Instances, access: Access) -> None:
+        guards = self.setting.guards(access.guards)
+        shape = access.buffer.shape
+        # Inside of the buffer is enough for an offset, if isl can say so; else the indices along
+        # its axes are asked, which is more.
+        if access.flat:
+            size = self.algebra.poly(access.buffer.size, {})
+            try:
+                self._inside(at, self.setting.polys(access.index), [size], guards, access)
+                return
+            except affine.NotAffine:
+                pass
+        index = self.setting.element(access)
+        if access.buffer in self.setting.spaces.dense.shapes:
+            self._inside(at, index, self.setting.spaces.dense.shapes[access.buffer], guards, access)
+            return
+        extents = [self.algebra.poly(s, {}) for s in shape]
+        parts = self.setting.parted.bounded(access.buffer, index, extents)
+        self._inside(at, *parts, guards, access)
+
+    def _inside(
+        self,
+        at: Instances,
+        index: Sequence[Poly],
+        extents: Sequence[Poly],
+        guards: list[affine.Condition],
+        access: Access,
+    ) -> None:
+        good = affine.all_of(map(self.algebra.inside, index, extents))
+        self.setting.require_present([good], at.variables)
+        found = self.setting.among(at, [*guards, ~good])
+        self.setting.require_empty(found, f"bounds of {access}")
+
+    # Claims
+
+    def _work(self, work: Work) -> None:
+        at = self.setting.sites[work.site]
+        exact = self.setting.spaces.is_exact(work.site)
+        if not exact and not is_private(work.store.storage) and not self._bounded(work, at):
+            raise NotProved("a merged index without a test")
+        for wanted, found in work.equalities:
+            self.same(at, *self.setting.polys((wanted, found), work.site))
+        for agreement in work.conditions:
+            self._agree(at, agreement)
+        if is_callers(work.store.storage) and work.kind not in ("init", "partial"):
+            element = self.setting.claimed(work)
+            self.same_element(at, work.write, work.tensor, element)
+            if work.store.storage in self.setting.spaces.dense.shapes:
+                self._in_domain(at, work.tensor, element)
+        if any(isinstance(n.operand, Combined) for n in work.needs) and not exact:
+            raise NotProved("a merged index over threads")
+
+    def _agree(self, at: Instances, agreement: Agreement) -> None:
+        """Show that a condition says what that of the math does at every point."""
+        guards = self.setting.guards(agreement.guards)
+        a, b = self.setting.guards(((agreement.wanted, True), (agreement.found, True)))
+        apart = affine.any_of([affine.all_of([a, ~b]), affine.all_of([b, ~a])])
+        self.setting.require_present([*guards, apart], at.variables)
+        found = self.setting.among(at, [*guards, apart])
+        self.setting.require_empty(found, f"the condition '{agreement.found}'")
+
+    def same(self, at: Instances, a: Poly, b: Poly) -> None:
+        """Show that two indices are equal at every point."""
+        if a == b:
+            return
+        other = self.algebra.compare("ne", a, b)
+        self.setting.require_present([other], at.variables)
+        found = self.setting.among(at, [other])
+        self.setting.require_empty(found, "a claim")
+
+    def same_element(
+        self, at: Instances, access: Access, tensor: MathTensor, element: Sequence[Poly]
+    ) -> None:
+        """Show that an access is to an element of a tensor, both given by logical indices."""
+        dense = self.setting.spaces.dense
+        if access.buffer in dense.shapes:
+            # Two elements of dense memory are one where their offsets are.
+            offset = dense.offset(access.buffer, element)
+            if offset != dense.whole(access):
+                raise NotProved(f"an element of {tensor.name}")
+            return
+        index = self.setting.element(access)
+        if not element:
+            element = [constant(0)]
+        if len(index) != len(element):
+            raise NotProved(f"the shape of {tensor.name}")
+        for a, b in zip(index, element, strict=True):
+            self.same(at, a, b)
+
+    def _in_domain(self, at: Instances, tensor: MathTensor, element: Sequence[Poly]) -> None:
+        """Show that each index of a claimed element lies within its axis.
+
+        An offset inside of the array does not show it: ``(0, C)`` is where ``(1, 0)`` lies.
+        """
+        extents = [self.algebra.poly(axis.extent, {}) for axis in tensor.logical]
+        good = affine.all_of(map(self.algebra.inside, element, extents))
+        self.setting.require_present([good], at.variables)
+        found = self.setting.among(at, [~good])
+        self.setting.require_empty(found, f"the domain of {tensor.name}")
+
+    def _bounded(self, work: Work, at: Instances) -> bool:
+        """Whether the tests around a store bound each merged index by the sum's own extent.
+
+        Then the points that the digits add lie outside of the tests.
+        """
+        for group in self.setting.spaces.groups:
+            if group.digits[0] not in at.variables or group.exact is not None:
+                continue
+            top: Poly = constant(1)
+            for member in group.members:
+                top = times(top, self.setting.spaces.extent[member])
+            limits = [
+                self.algebra.poly(term.args[1], self.setting.env)
+                for condition, wanted in work.site.guards
+                if wanted
+                for term in terms(condition)
+                if isinstance(term, Op)
+                and term.op == "lt"
+                and self.algebra.poly(term.args[0], self.setting.env) == group.whole
+            ]
+            if not any(self._at_least(top, limit) for limit in limits):
+                return False
+        return True
+
+    def _at_least(self, top: Poly, limit: Poly) -> bool:
+        """Whether `top` is never below `limit`, for all sizes."""
+        if top == limit:
+            return True
+        try:
+            less = self.algebra.compare("lt", top, limit)
+            return bool(self.setting.among(NOWHERE, [less]).is_empty())
+        except affine.NotAffine:
+            return False
+
+
+def is_swizzle(a: object, b: object) -> bool:
+    """Whether ``(a, b) -> (a, b ^ a % size of b)`` permutes a tile, by trying all elements."""
+    if not isinstance(a, Const) or not isinstance(b, Const):
+        return False
+    rows, columns = int(a.value), int(b.value)
+    places = {(i, j ^ (i % columns)) for i in range(rows) for j in range(columns)}
+    return len(places) == rows * columns and all(j < columns for _, j in places)
 
 
 class Values:
@@ -113,7 +363,7 @@ class Values:
         # element.
         if finishes or not any(w.is_final for w, _ in writes):
             if at.name == "OUT" and self._by_digits(buffer):
-                raise NotAffine("an index of a reduction that is stored as a digit")
+                raise affine.NotAffine("an index of a reduction that is stored as a digit")
             so_far = tensor.scan is not None  # the elements after this one come later
             held = self.parts.held(at, access, buffer, tensor, so_far=so_far)
             self._covers(at, held, tensor, element)
@@ -131,13 +381,9 @@ class Values:
                 continue  # that it stores what belongs to its place is a claim of its own
             for a, b in zip(self.setting.claimed(work), element, strict=True):
                 pairs = zip(*self.setting.parted.alike(a, b), strict=True)
-                differ = [
-                    f"{self.setting.text(x, 'a_')} != {self.setting.text(y, 'b_')}"
-                    for x, y in pairs
-                ]
-                bad = self.setting.relation(
-                    source.renamed("a_"), at.renamed("b_"), [f"({' or '.join(differ)})"]
-                )
+                linear = self.setting.linear
+                same = [affine.equal(linear(x, "a_"), linear(y, "b_")) for x, y in pairs]
+                bad = self.setting.between(source, at, [~affine.all_of(same)])
                 self.setting.require_empty(part.intersect(bad), f"an element of {tensor.name}")
 
     def _by_digits(self, buffer: Buffer) -> bool:
@@ -170,16 +416,16 @@ class Values:
             for place, value in zip(tensor.places, element, strict=True)
             if isinstance(place, Coordinate)
         }
-        ties: list[str] = []
+        ties: list[affine.Condition] = []
         for n, data in enumerate(setting.live.data(tensor)):
             if not isinstance(data, Load) or not set(coordinates(data)) <= env.keys():
                 continue
             wanted = [setting.algebra.poly(i, env) for i in data.args]
             ties += [
-                f"g{n} = {name}" for name, load in setting.tested_at(at)
+                affine.equal(f"g{n}", name) for name, load in setting.tested_at(at)
                 if load.buffer is data.buffer and setting.polys(load.args) == wanted
             ]  # fmt: skip
-        return setting.over(at, f"C[{', '.join(self.parts.tilings.names(tensor))}]", ties)
+        return setting.over(at, affine.Tuple("C", tuple(self.parts.tilings.names(tensor))), ties)
 
     def _wanted(self, at: Instances, tensor: MathTensor, element: Sequence[Poly]) -> Any:
         """Return the map from reads to the root coordinates that they must have folded."""
@@ -190,30 +436,30 @@ class Values:
         extents = [setting.algebra.poly(axis.extent, {}) for axis in tensor.root]
         conditions = self.parts.tilings.conditions(tensor, extents)
         for name, extent in zip(roots, extents, strict=True):
-            conditions.append(f"0 <= {name} < {setting.text(extent)}")
+            conditions.append(affine.within(name, setting.linear(extent)))
         for n, arg in enumerate(setting.live.data(tensor)):
             env[arg] = variable(f"g{n}")
         for condition in setting.live.conditions(tensor):
-            conditions.append(setting.algebra.condition(condition, env, str))
+            conditions.append(setting.algebra.condition(condition, env))
         conditions += self._quotients(tensor, element, env)
         logical = zip(tensor.places, tensor.logical, element, strict=True)
         for number, (place, axis, value) in enumerate(logical):
             if axis.kind is not IterKind.BROADCAST:
-                p = setting.algebra.poly(place, env)
-                sign = "="
+                p, own = map(setting.linear, (setting.algebra.poly(place, env), value))
+                compare = affine.equal
                 if tensor.scan is not None and tensor.scan.axis == number:
-                    sign = "<" if tensor.scan.exclusive else "<="
+                    compare = affine.below if tensor.scan.exclusive else affine.at_most
                     length = tensor.scan.segment
                     if length is not None:
-                        start, own = setting.text(p), setting.text(value)
-                        conditions.append(f"floor(({start})/{length}) = floor(({own})/{length})")
-                conditions.append(f"{setting.text(p)} {sign} {setting.text(value)}")
-        found = setting.over(at, f"C[{', '.join(names)}]", conditions)
+                        starts = [affine.floor_of(found, length) for found in (p, own)]
+                        conditions.append(affine.equal(*starts))
+                conditions.append(compare(p, own))
+        found = setting.over(at, affine.Tuple("C", tuple(names)), conditions)
         return found.intersect(self._at_data(at, tensor, element))
 
     def _quotients(
         self, tensor: MathTensor, element: Sequence[Poly], env: Mapping[Expr, Poly]
-    ) -> Iterator[str]:
+    ) -> Iterator[affine.Condition]:
         """Yield which root coordinates have the quotients by sizes that an element names.
 
         An axis that is split by a size and reduced in part has its outer index, ``c // S``, as a
@@ -230,17 +476,20 @@ class Values:
                         whole, by, value, as_constant(algebra.poly(axis.extent, {}))
                     )
 
-    def _between(self, whole: Poly, by: Poly, value: Poly, values: int | None) -> str:
+    def _between(self, whole: Poly, by: Poly, value: Poly, values: int | None) -> affine.Condition:
         """Return that a quotient has a value, which is one of a number of `values`."""
-        text = self.setting.text
+        linear = self.setting.linear
+
+        def rest(value: Poly) -> affine.Condition:
+            return affine.within(linear(affine.plus(whole, times(value, by), -1)), linear(by))
+
         if values is None or values > MOST_CASES:
-            return f"0 <= {text(plus(whole, times(value, by), -1))} < {text(by)}"
+            return rest(value)
         cases = [
-            f"({text(value)} = {k} and "
-            f"0 <= {text(plus(whole, times(by, constant(k)), -1))} < {text(by)})"
+            affine.all_of([affine.equal(linear(value), k), rest(constant(k))])
             for k in range(values)
         ]
-        return f"({' or '.join(cases) or '1 = 0'})"
+        return affine.any_of(cases)
 
     # Updates
 
@@ -333,15 +582,15 @@ class Values:
         element = [self._named(f"o{n}", along) for n, along in enumerate(extents)]
         names = [f"o{n}_{k}" for n, along in enumerate(extents) for k, _ in enumerate(along)]
         conditions = [
-            f"0 <= {v} < {setting.text(extent)}"
+            affine.within(v, setting.linear(extent))
             for v, extent in zip(names, [e for along in extents for e in along], strict=True)
         ]
         conditions += setting.launched()
         # Read behind the last statement of the program.
-        last = [str(len(setting.model.program.body))]
-        at = Instances("OUT", names, conditions, last + ["0"] * (setting.times - 1))
+        last: list[affine.Value] = [len(setting.model.program.body), *[0] * (setting.times - 1)]
+        at = Instances("OUT", names, conditions, last)
         place = setting.place(buffer, element or [constant(0)])
-        target = f"{setting.tags[buffer]}[{', '.join(map(setting.text, place))}]"
+        target = affine.Tuple(setting.tags[buffer], tuple(map(setting.linear, place)))
         access = setting.over(at, target)
         self._value(at, access, buffer, tensor, element)
         self._once(name, self.flow.writes(buffer))
@@ -352,7 +601,7 @@ class Values:
         for k, extent in enumerate(extents):
             digit = f"{name}_{k}"
             self.setting.algebra.extents[digit] = extent
-            whole = plus(times(whole, extent), variable(digit))
+            whole = affine.plus(times(whole, extent), variable(digit))
         return whole
 
     def _once(self, name: str, writes: Writes) -> None:
@@ -366,3 +615,66 @@ class Values:
                 raise NotProved(f"{name} is written more than once")
             message = f"an element of output {name} is written more than once, with equal values"
             self.setting.notes.append(Finding("redundant", "note", message, name))
+
+
+# Components of a reduction whose stores stand side by side hold the same elements.
+#
+# The components of a Welford reduction have a buffer each. Mostly each store to one has siblings
+# that store to the others: in the same loops, under the same tests, at the same index and
+# coordinate, and before or after a read of their buffer as its siblings are. Which stores a read
+# finds follows from these alone. So the buffers hold the same elements wherever one of them is
+# read, and isl need not be asked.
+
+
+def side_by_side(flow: SymbolicDataflow, needs: Sequence[Need]) -> bool:
+    """Whether all that these reads find was stored by siblings.
+
+    Partial results that a store takes in are compared with those of its siblings elsewhere, not
+    here: only starts with nothing and updates are siblings.
+    """
+    found = [_history(flow, need) for need in needs]
+    return None not in found and all(history == found[0] for history in found[1:])
+
+
+def _history(flow: SymbolicDataflow, need: Need) -> object | None:
+    """Return what decides which elements a read finds; None where it is more than can be compared.
+
+    The order of the stores of two components to each other decides nothing.
+    """
+    access = need.operand
+    if not isinstance(access, Access) or flow.kills(access.buffer):
+        return None
+    works = [work for work, _ in flow.writes(access.buffer)]
+    if not works or any(w.kind not in ("init", "update") or w.store.atomic for w in works):
+        return None
+    if any(work.tensor is not need.tensor for work in works):
+        return None
+    accesses = flow.setting.model.accesses_to([access.buffer])
+    if sum(a.writes for a in accesses) != len(works):
+        return None
+    buffer = access.buffer
+    made = flow.setting.model.lifetime(access)
+    return (
+        (buffer.memory, buffer.shape, buffer.strides, buffer.swizzles, made and made.loops),
+        (access.index, access.flat, access.guards, access.moment.loops, access.moment.guards),
+        [_step(work, works, access.moment) for work in works],
+    )
+
+
+def _step(work: Work, works: Sequence[Work], moment: Site) -> object:
+    site, store = work.site, work.store
+    return (
+        work.kind,
+        (site.loops, site.guards, site.time[:-1], site.within),
+        (store.index, store.flat, store.coordinate),
+        [_is_before(site, other.site) for other in works],
+        _is_before(site, moment),
+    )
+
+
+def _is_before(site: Site, other: Site) -> tuple[int, bool]:
+    """Return where two sites part, and whether the first one stands before the other there."""
+    for place, (a, b) in enumerate(zip(site.time, other.time, strict=False)):
+        if a is not b and a != b:
+            return place, isinstance(a, int) and isinstance(b, int) and a < b
+    return min(len(site.time), len(other.time)), False
