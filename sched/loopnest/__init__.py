@@ -60,38 +60,25 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.scalar.fragments import Fragment
     from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
     from loopnest.schedule.inlining import inline_most
-    from loopnest.schedule.neighbour_replay import replay_casp, replay_pasc
-    from loopnest.schedule.propagation import parallelize_like, propagate
+    from loopnest.schedule.propagation import parallelize_like, propagate, replay_casp, replay_pasc
     from loopnest.schedule.root_maps import root_map
     from loopnest.schedulers.scheduler_table import auto_schedule
     from loopnest.tensor.domain import IterDomain, TensorDomain
     from loopnest.tensor.fusion import Fusion
-    from loopnest.tensor.ops.borders import pad
-    from loopnest.tensor.ops.composed_reductions import logsumexp
     from loopnest.tensor.ops.conversions import cast
-    from loopnest.tensor.ops.convolutions import conv
+    from loopnest.tensor.ops.convolutions import conv, matmul
     from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
-    from loopnest.tensor.ops.elementary_functions import (
-        cos,
-        erf,
-        exp,
-        exp2,
-        gelu,
-        log,
-        log1p,
-        log2,
-        reciprocal,
-        rsqrt,
-        sigmoid,
-        silu,
-        sin,
-        sqrt,
-        tan,
-        tanh,
+    from loopnest.tensor.ops.gathers import (
+        RaggedRows,
+        gather,
+        index_add,
+        scatter,
+        scatter_add,
+        scatter_max,
+        scatter_min,
+        segments,
+        take,
     )
-    from loopnest.tensor.ops.gathers import gather, take
-    from loopnest.tensor.ops.joins import concatenate, stack
-    from loopnest.tensor.ops.matrix_products import matmul
     from loopnest.tensor.ops.own_reducers import Reducer
     from loopnest.tensor.ops.pointwise import (
         abs,
@@ -101,16 +88,24 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
         bitxor,
         ceil,
         clamp,
+        cos,
         div,
         eq,
+        erf,
+        exp,
+        exp2,
         floor,
         floordiv,
         fma,
         ge,
+        gelu,
         gt,
         invert,
         isnan,
         le,
+        log,
+        log1p,
+        log2,
         logical_and,
         logical_not,
         logical_or,
@@ -123,30 +118,38 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
         ne,
         neg,
         pow,
+        reciprocal,
         relu,
         round,
         rshift,
+        rsqrt,
+        sigmoid,
+        silu,
+        sin,
+        sqrt,
         sub,
+        tan,
+        tanh,
         trunc,
         where,
     )
-    from loopnest.tensor.ops.ragged_rows import RaggedRows, segments
     from loopnest.tensor.ops.random_numbers import dropout, random_bits, random_uniform
     from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
     from loopnest.tensor.ops.reshapes import flatten, reshape
-    from loopnest.tensor.ops.scans import cummax, cumprod, cumsum, scan
-    from loopnest.tensor.ops.scatters import (
-        index_add,
-        scatter,
-        scatter_add,
-        scatter_max,
-        scatter_min,
-    )
-    from loopnest.tensor.ops.slices import flip, roll, slice
-    from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
+    from loopnest.tensor.ops.slices import concatenate, flip, roll, slice, stack
+    from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, pad, unfold
     from loopnest.tensor.ops.sorts import argsort, searchsorted, sort, topk
     from loopnest.tensor.ops.step_loops import recur
-    from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
+    from loopnest.tensor.ops.tuple_reductions import (
+        argmax,
+        argmin,
+        cummax,
+        cumprod,
+        cumsum,
+        logsumexp,
+        reduce,
+        scan,
+    )
     from loopnest.tensor.tensor_view import TensorView
 
 LOCAL, WARP = Memory.LOCAL, Memory.WARP
@@ -173,40 +176,34 @@ _LAZY = {
         "loopnest.scalar.fragments": "Fragment",
         "loopnest.schedule.chains": "common_consumers dependency_chains use_chains",
         "loopnest.schedule.inlining": "inline_most",
-        "loopnest.schedule.neighbour_replay": "replay_casp replay_pasc",
-        "loopnest.schedule.propagation": "parallelize_like propagate",
+        "loopnest.schedule.propagation": "parallelize_like propagate replay_casp replay_pasc",
         "loopnest.schedule.root_maps": "root_map",
         "loopnest.schedulers.scheduler_table": "auto_schedule",
         "loopnest.tensor.domain": "IterDomain TensorDomain",
         "loopnest.tensor.fusion": "Fusion",
-        "loopnest.tensor.ops.borders": "pad",
-        "loopnest.tensor.ops.composed_reductions": "logsumexp",
         "loopnest.tensor.ops.conversions": "cast",
-        "loopnest.tensor.ops.convolutions": "conv",
+        "loopnest.tensor.ops.convolutions": "conv matmul",
         "loopnest.tensor.ops.data_movement": "broadcast expand full iota permute squeeze",
-        "loopnest.tensor.ops.elementary_functions": (
-            "cos erf exp exp2 gelu log log1p log2 reciprocal rsqrt sigmoid silu sin sqrt tan tanh"
+        "loopnest.tensor.ops.gathers": (
+            "RaggedRows gather index_add scatter scatter_add scatter_max scatter_min segments take"
         ),
-        "loopnest.tensor.ops.gathers": "gather take",
-        "loopnest.tensor.ops.joins": "concatenate stack",
-        "loopnest.tensor.ops.matrix_products": "matmul",
         "loopnest.tensor.ops.own_reducers": "Reducer",
         "loopnest.tensor.ops.pointwise": (
-            "abs add bitand bitor bitxor ceil clamp div eq floor floordiv fma ge gt invert "
-            "isnan le logical_and logical_not logical_or lshift lt maximum minimum mod mul ne "
-            "neg pow relu round rshift sub trunc where"
+            "abs add bitand bitor bitxor ceil clamp cos div eq erf exp exp2 floor floordiv fma "
+            "ge gelu gt invert isnan le log log1p log2 logical_and logical_not logical_or "
+            "lshift lt maximum minimum mod mul ne neg pow reciprocal relu round rshift rsqrt "
+            "sigmoid silu sin sqrt sub tan tanh trunc where"
         ),
-        "loopnest.tensor.ops.ragged_rows": "RaggedRows segments",
         "loopnest.tensor.ops.random_numbers": "dropout random_bits random_uniform",
         "loopnest.tensor.ops.reductions": "all any max mean min prod sum var welford",
         "loopnest.tensor.ops.reshapes": "flatten reshape",
-        "loopnest.tensor.ops.scans": "cummax cumprod cumsum scan",
-        "loopnest.tensor.ops.scatters": "index_add scatter scatter_add scatter_max scatter_min",
-        "loopnest.tensor.ops.slices": "flip roll slice",
-        "loopnest.tensor.ops.step_loops": "recur",
-        "loopnest.tensor.ops.sliding_windows": "avg_pool max_pool unfold",
+        "loopnest.tensor.ops.slices": "concatenate flip roll slice stack",
+        "loopnest.tensor.ops.sliding_windows": "avg_pool max_pool pad unfold",
         "loopnest.tensor.ops.sorts": "argsort searchsorted sort topk",
-        "loopnest.tensor.ops.tuple_reductions": "argmax argmin reduce",
+        "loopnest.tensor.ops.step_loops": "recur",
+        "loopnest.tensor.ops.tuple_reductions": (
+            "argmax argmin cummax cumprod cumsum logsumexp reduce scan"
+        ),
         "loopnest.tensor.tensor_view": "TensorView",
     }.items()
     for name in names.split()

@@ -31,7 +31,6 @@ from loopnest.kir import buffers, lowered
 from loopnest.scalar import expr
 from loopnest.scalar.expr import Arg, Const, Expr, Index, Op
 from loopnest.tensor import (
-    buffer_layout,
     definition,
     domain,
     intents,
@@ -316,7 +315,7 @@ FIELDS = {
     definition.Read: "producer indices",
     definition.Scan: "axis exclusive segment",
     definition.TracedReducer: "name identity combination literals special ordered",
-    buffer_layout.BufferLayout: "stages prefetch move",
+    layout_transforms.BufferLayout: "stages prefetch move",
     kir.Loop: "var parallel axis body origin",
     kir.If: "condition body orelse reason origin",
     kir.Allocate: "storage origin",

@@ -23,8 +23,8 @@ from loopnest.devtools.fuzzing.judge import choose_sizes, draw_arguments, lowere
 from loopnest.numerics import float64_math, oracle_blocks
 from loopnest.numerics.compare import compare
 from loopnest.numerics.error_bounds import enclosures
+from loopnest.numerics.interval_rules import RANGES
 from loopnest.numerics.intervals import Interval
-from loopnest.numerics.operation_ranges import RANGES
 from loopnest.numerics.target_accuracy import TARGET_NAMES, Arithmetic
 from loopnest.tensor.math_snapshot import snapshot, thaw
 

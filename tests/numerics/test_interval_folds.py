@@ -14,7 +14,7 @@ from helpers.enclosures import Array, around, between, require
 from loopnest.lane_machine.native_math import apply, convert
 from loopnest.numerics.float64_math import held
 from loopnest.numerics.intervals import Interval, exact, narrowed
-from loopnest.numerics.oracle_folds import fold_values
+from loopnest.numerics.oracle_operands import fold_values
 from loopnest.numerics.reduction_intervals import fold
 from loopnest.numerics.target_accuracy import (
     STANDARD,

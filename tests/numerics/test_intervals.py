@@ -11,9 +11,8 @@ import loopnest as ln
 from helpers.enclosures import Array, around, between, operands, require
 from loopnest.lane_machine.native_math import apply
 from loopnest.numerics.float64_math import held
-from loopnest.numerics.interval_rules import DISCRETE, enclose
+from loopnest.numerics.interval_rules import DISCRETE, RANGES, enclose
 from loopnest.numerics.intervals import Interval, anything, exact
-from loopnest.numerics.operation_ranges import RANGES
 from loopnest.numerics.reduction_intervals import FOLDS
 from loopnest.numerics.target_accuracy import (
     ACCURACY,

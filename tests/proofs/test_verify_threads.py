@@ -13,7 +13,7 @@ from helpers.exchanging_kernels import (
 )
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.reductions import grid_reduction
-from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.schedule.loop_forest import LoopGroup
 
 # Kernels: the math, and a nest
 

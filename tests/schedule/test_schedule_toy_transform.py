@@ -25,8 +25,7 @@ from helpers.schedule_run import (
 from loopnest.lowering.pipeline import lower
 from loopnest.scalar.expr import ONE, Expr
 from loopnest.scalar.simplify import Simplifier
-from loopnest.schedule.axis_places import leaf_position
-from loopnest.schedule.transaction import primitive
+from loopnest.schedule.transaction import leaf_position, primitive
 from loopnest.schedule.transforms import rebind
 from loopnest.tensor.domain import IterDomain, Transform
 

@@ -69,7 +69,7 @@ def test_windows_are_printed_as_calls_that_make_them(name: str) -> None:
         texts = [(head, text) for head, text in lines if "unfold" in text or "flip" in text]
         assert len(texts) == (2 if name == "transposed" else 1)
         for number, (head, text) in enumerate(texts):
-            typed = eval(text, {**vars(ln), **tensors})
+            typed = eval(text, {**{name: getattr(ln, name) for name in ln.__all__}, **tensors})
             f.output(typed, f"typed{number}")
             f.output(tensors[head.split(":")[0].strip()], f"made{number}")
     rng = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.kir.lowered import Explained, Note
 from loopnest.lowering.schedule_notes.explanations import refusal_of
 from loopnest.scalar.origin import Origin
-from loopnest.schedule.depth_limits import depth_limit
+from loopnest.schedule.inlining import depth_limit
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
 

@@ -33,9 +33,15 @@ from loopnest.numerics.oracle_blocks import (
     chunks_of,
     length,
 )
-from loopnest.numerics.oracle_folds import Segments, fold_values, scan_values
-from loopnest.numerics.oracle_operands import AxisImages, OracleOperands, V
-from loopnest.numerics.oracle_reads import part_of
+from loopnest.numerics.oracle_operands import (
+    AxisImages,
+    OracleOperands,
+    Segments,
+    V,
+    fold_values,
+    part_of,
+    scan_values,
+)
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr, Index
 from loopnest.scalar.simplify import Simplifier

@@ -2,6 +2,7 @@
 
 A read finds elements of a producer: at the same coordinates, at others that follow from them, or
 at indices that are data. Their values are arrays of any arithmetic: numbers, or enclosures.
+Folds and scans go along the last axis of arrays, by the combination of a reducer.
 """
 
 from __future__ import annotations
@@ -15,16 +16,13 @@ import numpy as np
 
 from loopnest.base.errors import LaunchError
 from loopnest.numerics import oracle_blocks
-from loopnest.numerics.float64_math import Values, evaluate_expr
-from loopnest.numerics.oracle_blocks import (
-    Region,
-)
-from loopnest.numerics.oracle_reads import Spots, gathered, part_of
+from loopnest.numerics.float64_math import Values, evaluate_expr, held
+from loopnest.numerics.oracle_blocks import Region, halves
 from loopnest.scalar.arguments import ArraySpec, bind, check_factors, size_value
 from loopnest.scalar.data_ranges import check_data
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import Arg, Coordinate, Expr, Index
-from loopnest.tensor.definition import Definition, Read
+from loopnest.scalar.expr import Arg, Coordinate, Expr, Index, two_sides
+from loopnest.tensor.definition import AxisMap, Definition, Read, TracedReducer
 from loopnest.tensor.domain import IterDomain, Split, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
@@ -322,3 +320,137 @@ def require_inside(
             f"{int(found.ravel()[bad[0]])} along axis {place}, which has extent {size}",
             "pass indices that lie inside" if size else "pass no indices",
         )
+
+
+def fold_values(reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
+    """Fold the last axis away, which is not empty, halving its elements until one is left."""
+    now = list(parts)
+    while now[0].shape[-1] > 1:
+        now = _halved(reducer, now)
+    return [part[..., 0] for part in now]
+
+
+def scan_values(
+    reducer: TracedReducer, parts: Sequence[Values], *, exclusive: bool = False
+) -> list[Values]:
+    """Return for each element along the last axis the fold of all elements up to it.
+
+    By doubling: after each round an element holds the fold of twice as many in front of it.
+    """
+    now, size, reach = list(parts), parts[0].shape[-1], 1
+    left, right = two_sides(reducer.types)
+    while reach < size:
+        env: dict[Expr, Values] = {}
+        for a, b, part in zip(left, right, now, strict=True):
+            env[a], env[b] = part[..., :-reach], part[..., reach:]
+        shape = now[0][..., reach:].shape
+        found = [np.broadcast_to(evaluate_expr(e, env), shape) for e in reducer.combination]
+        now = [
+            np.concatenate([part[..., :reach], value], axis=-1)
+            for part, value in zip(now, found, strict=True)
+        ]
+        reach *= 2
+    if not exclusive:
+        return now
+    neutral = [held(evaluate_expr(c, {}), c.dtype) for c in reducer.identity]
+    return [
+        np.concatenate([np.broadcast_to(e, part[..., :1].shape), part[..., :-1]], axis=-1)
+        for e, part in zip(neutral, now, strict=True)
+    ]
+
+
+class Segments:
+    """The last axis of arrays as two: the segments of a scan, and the elements of one.
+
+    The last segment is filled up behind the end, where a scan comes last.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length, self.size = length, 0
+
+    def apart(self, values: Values) -> Values:
+        """Return `values`, an axis of `length` in place of the last one, and one in front of it."""
+        self.size = values.shape[-1]
+        missing = -self.size % self.length
+        if missing and self.size:
+            fill = np.broadcast_to(values[..., :1], (*values.shape[:-1], missing))
+            values = np.concatenate([values, fill], axis=-1)
+        return values.reshape(*values.shape[:-1], -(-self.size // self.length), self.length)
+
+    def joined(self, values: Values) -> Values:
+        """Return what `apart` made of an array as one axis again."""
+        whole = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])
+        return whole[..., : self.size]
+
+
+def _halved(reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
+    """Fold the second half of the last axis into the first; neighbours where order counts."""
+    half = parts[0].shape[-1] // 2
+    left, right = two_sides(reducer.types)
+    first, second = halves(half, reducer.ordered)
+    env: dict[Expr, Values] = {}
+    for a, b, part in zip(left, right, parts, strict=True):
+        env[a], env[b] = part[..., first], part[..., second]
+    shape = (*parts[0].shape[:-1], half)
+    found = [evaluate_expr(value, env) for value in reducer.combination]
+    result = [np.broadcast_to(value, shape) for value in found]
+    if parts[0].shape[-1] % 2:
+        result = [
+            np.concatenate([value, part[..., -1:]], axis=-1)
+            for value, part in zip(result, parts, strict=True)
+        ]
+    return result
+
+
+Spots: TypeAlias = "tuple[int | Values | None, ...]"
+"""Where each axis of a producer is read, for the points of a region of the reader.
+
+A root axis of the reader, at the same coordinate; or the coordinates, to broadcast to the region,
+moved into the producer where they lie outside; or None, at 0.
+"""
+
+
+def part_of(spots: Spots, region: Region) -> Region:
+    """Return the region of a producer that is read at `spots` of a region of the reader."""
+    return tuple([_reach(spot, region) for spot in spots])
+
+
+def _reach(spot: int | Values | None, region: Region) -> tuple[int, int] | None:
+    if spot is None or isinstance(spot, int):
+        return None if spot is None else region[spot]
+    return (int(spot.min()), int(spot.max()) + 1) if spot.size else None
+
+
+def gathered(value: Values, spots: Spots, part: Region, rank: int) -> Values:
+    """Return what a reader finds at `spots` of a producer, given on its region `part`.
+
+    It has the axes of the reader's root domain, to broadcast to them. Of an empty producer nothing
+    is found: zeros stand where no template asks for it.
+    """
+    plain = [spot for spot in spots if isinstance(spot, int)]
+    moved = [spot for spot in spots if not (spot is None or isinstance(spot, int))]
+    if not moved and len(set(plain)) == len(plain):
+        return _aligned(value, tuple([s if isinstance(s, int) else None for s in spots]), rank)
+    where = []
+    for axis, (spot, ends) in enumerate(zip(spots, part, strict=True)):
+        if spot is None or isinstance(spot, int):
+            shape = [1] * rank
+            if spot is not None:
+                shape[spot] = value.shape[axis]
+            where.append(np.arange(value.shape[axis] if spot is not None else 1).reshape(shape))
+        else:
+            where.append(spot - (ends[0] if ends is not None else 0))
+    if not value.size:
+        return np.zeros(np.broadcast_shapes(*[w.shape for w in where]), value.dtype)
+    return value[tuple(where)]
+
+
+def _aligned(value: Values, axes: AxisMap, rank: int) -> Values:
+    """Return the value of a producer with its axes where `axes` says, others of extent 1."""
+    gone = tuple([place for place, axis in enumerate(axes) if axis is None])
+    value = np.squeeze(value, gone) if gone else value
+    places = [axis for axis in axes if axis is not None]
+    order = sorted(range(len(places)), key=places.__getitem__)
+    value = np.transpose(value, order)
+    missing = [axis for axis in range(rank) if axis not in places]
+    return np.expand_dims(value, tuple(missing))

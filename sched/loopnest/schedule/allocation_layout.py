@@ -12,9 +12,13 @@ from loopnest.schedule.allocation_steps import (
     require_intermediate,
     require_xor,
 )
-from loopnest.schedule.atomic_folds import require_not_atomic
-from loopnest.schedule.axis_places import leaf_position, place_text
-from loopnest.schedule.transaction import PrimitiveRefused, primitive
+from loopnest.schedule.transaction import (
+    PrimitiveRefused,
+    leaf_position,
+    place_text,
+    primitive,
+    require_not_atomic,
+)
 from loopnest.tensor.allocation_domain import AllocationDomain, derived_axes
 from loopnest.tensor.axis_names import Axis, AxisKey
 from loopnest.tensor.domain import IterDomain

@@ -12,9 +12,14 @@ from typing import Concatenate, ParamSpec
 
 from loopnest.scalar.enums import Memory, Swizzle
 from loopnest.scalar.expr import Expr, whole
-from loopnest.schedule.atomic_folds import require_not_atomic
-from loopnest.schedule.axis_places import named_place, new_places
-from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_flag
+from loopnest.schedule.transaction import (
+    PrimitiveRefused,
+    named_place,
+    new_places,
+    primitive,
+    require_flag,
+    require_not_atomic,
+)
 from loopnest.schedule.transforms import factor_of
 from loopnest.tensor.allocation_domain import AllocationDomain, derived_axes
 from loopnest.tensor.axis_names import Axis, AxisKey

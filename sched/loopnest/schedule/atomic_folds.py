@@ -15,15 +15,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loopnest.scalar.enums import Memory
-from loopnest.schedule.cloning import new_tensor, plain_domain
-from loopnest.schedule.launches import check_launches
+from loopnest.schedule.caching import new_tensor, plain_domain
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     primitive,
     require_computed,
     require_not_instructed,
 )
-from loopnest.tensor.definition import Definition, Read, started_by
+from loopnest.schedule.transforms import check_launches
+from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.math_snapshot import logical_places
 from loopnest.tensor.overlapping_tiles import overlaps
 from loopnest.tensor.tensor_view import TensorView
@@ -132,35 +132,4 @@ def _take_memory(tensor: TensorView) -> None:
             f"{tensor.name} takes the memory of {tensor.fusion.inplace[tensor].name}, which its "
             "initial values would overwrite",
             "drop inplace=",
-        )
-
-
-def require_not_atomic(tensor: TensorView, call: str) -> None:
-    """Refuse a call that would take an atomic reduction and its initial values apart.
-
-    Raises:
-        PrimitiveRefused: `tensor` is one of the two.
-    """
-    for twin in tensor.siblings:
-        if twin.definition is not None and twin.definition.start is not None:
-            start = twin.definition.starts_from
-            assert start is not None
-            raise PrimitiveRefused(
-                f"{twin.name} is atomic: its memory is that of its initial values {start.name}",
-                f"{call} comes before atomic(), if at all",
-            )
-    require_no_start(tensor, call)
-
-
-def require_no_start(tensor: TensorView, call: str) -> None:
-    """Refuse a call on the initial values of an atomic reduction.
-
-    Raises:
-        PrimitiveRefused: `tensor` holds such values.
-    """
-    fold = started_by(tensor)
-    if fold is not None:
-        raise PrimitiveRefused(
-            f"{tensor.name} holds the initial values of {fold.name}, in its memory",
-            f"{call} serves other tensors",
         )

@@ -8,32 +8,53 @@ replayed position says, and the whole is checked to have an order.
 Source: nvFuser's computeAt design note ("Compute at current implementation and challenges", issue
 110), its TransformPropagator and MaxInfoSpanningTree (Fuser, csrc/transform_replay.cpp,
 maxinfo_propagator.cpp).
+
+`placed_at` keeps where tensors were placed: what the next call need not find out again. A position
+never falls and the loops left of it are frozen: what shares its leading loops with a target keeps
+them as long as the graph of tensors is the same and no call is undone.
+
+With recompute=True a producer is cloned for the consumers that cannot share its place. nvFuser's
+design note of computeAt leaves this open. What can share is found by trial: the target
+first where it reads the producer, then consumers on the way to it, then the others in order of
+creation; each keeps the original if the original can still be placed, and reads a clone otherwise.
+The clone has the loops that the producer had before.
+
+Where the consumers that stand apart do not read the producer itself but a tensor farther on, all
+between the two is cloned with it; so is what is computed inside of the producer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loopnest.base.fast_init import fast_init
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.schedule import chains, recomputation
-from loopnest.schedule.axis_places import leading_position, place_text
+from loopnest.schedule import chains
+from loopnest.schedule.caching import carry_allocation, clone_domain, new_tensor, reroute
 from loopnest.schedule.fold_order import carries
-from loopnest.schedule.loop_forest import LoopForest
-from loopnest.schedule.loop_groups import (
+from loopnest.schedule.loop_forest import (
     ELSEWHERE,
     SEPARATE,
     Conflict,
     LaunchConflict,
+    LoopForest,
     MergedRepetition,
     is_several_launches,
 )
 from loopnest.schedule.max_info_tree import next_replay, shared_loops
-from loopnest.schedule.placements import note_placed, placed_at
+from loopnest.schedule.overlap import SharedLoops
 from loopnest.schedule.replay import reshapes, shared_positions
 from loopnest.schedule.root_maps import pairs, windowed
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
+    leading_position,
+    place_text,
     primitive,
     require_flag,
+    require_not_atomic,
     require_tensor,
 )
 from loopnest.tensor.axis_names import Axis
@@ -41,6 +62,51 @@ from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.intents import take_back
 from loopnest.tensor.overlapping_tiles import overlaps, same_loops
 from loopnest.tensor.tensor_view import TensorView
+
+
+@fast_init
+@dataclass(frozen=True, eq=False, slots=True)
+class Placement:
+    """The loops of a target that a tensor was placed in.
+
+    Args:
+        target: the tensor whose loops they are.
+        pos: how many of its leading ones were asked for.
+        domain: the axes of the target then.
+        shared: the loops that the tensor shares of these.
+    """
+
+    target: TensorView
+    pos: int
+    domain: TensorDomain
+    shared: SharedLoops
+
+
+def note_placed(target: TensorView, pos: int, found: Mapping[TensorView, SharedLoops]) -> None:
+    """Take note of the tensors that share all the loops that they were replayed to have.
+
+    And that the target depends on: others are replayed with them, but share no loop of its own.
+    """
+    order = target.fusion.order
+    for tensor in sorted(found, key=order.ranks.__getitem__, reverse=True):
+        shared = found[tensor]
+        leads = any(
+            consumer is target or placed_at(consumer, target, pos) is not None
+            for consumer in tensor.consumers
+            if consumer in order.live
+        )
+        alone = len(tensor.siblings) == 1 and tensor is not target
+        if leads and alone and shared.loops and tensor.compute_at_pos >= len(shared.loops):
+            order.placed[tensor] = Placement(target, pos, target.domain, shared)
+
+
+def placed_at(tensor: TensorView, target: TensorView, pos: object) -> SharedLoops | None:
+    """Return the loops that a tensor shares with a target, where it was placed there."""
+    found = target.fusion.order.placed.get(tensor)
+    if not isinstance(found, Placement) or found.target is not target:
+        return None
+    same = found.domain is target.domain and found.shared.domain is tensor.domain
+    return found.shared if same and leading_position(target, pos) == found.pos else None
 
 
 @primitive
@@ -382,7 +448,7 @@ def _remedy(tensor: TensorView, consumer: TensorView) -> str:
     """Return what helps where too few leading axes correspond."""
     moved = windowed(tensor, consumer)
     if not moved:
-        return recomputation.RECOMPUTE
+        return RECOMPUTE
     places = [str(n) for n, axis in enumerate(tensor.domain.logical) if axis in moved]
     axes = f"ax{'i' if len(places) == 1 else 'e'}s {' and '.join(places)}"
     return (
@@ -412,9 +478,185 @@ def _check_order(tensor: TensorView) -> None:
         raise PrimitiveRefused(conflict.reason, ELSEWHERE) from None
     except Conflict as conflict:
         raise PrimitiveRefused(
-            f"{conflict.reason}, so a tensor would have to be recomputed", recomputation.RECOMPUTE
+            f"{conflict.reason}, so a tensor would have to be recomputed", RECOMPUTE
         ) from None
 
 
 def _recompute(producer: TensorView, target: TensorView, pos: int) -> None:
-    recomputation.place_or_clone(producer, target, pos, _place)
+    place_or_clone(producer, target, pos, _place)
+
+
+Place: TypeAlias = Callable[[TensorView, TensorView, int], None]
+
+Split: TypeAlias = "tuple[TensorView, Sequence[TensorView]]"
+"""A tensor, and those of its consumers that read a clone of it."""
+
+RECOMPUTE = "pass recompute=True to clone it for the consumers that cannot share"
+"""What a refusal to place without clones advises."""
+
+
+def place_or_clone(producer: TensorView, target: TensorView, pos: int, place: Place) -> None:
+    """Place `producer` at `target`, cloning it for consumers that cannot share.
+
+    Raises:
+        Refusal: it cannot be placed even alone, or lives in SHARED or GLOBAL memory.
+    """
+    refusal = _attempt(producer, None, target, pos, place)
+    if refusal is None:
+        return
+    if producer.memory is not Memory.LOCAL:
+        raise PrimitiveRefused(
+            f"{producer.name} is {producer.memory.value}, and a recomputed tensor must be local",
+            "set its memory to ln.LOCAL, or place it where all its consumers can share it",
+        )
+    for fork in _forks(producer, target):
+        apart = _apart(producer, fork, target, pos, place)
+        if apart and _attempt(producer, (fork, apart), target, pos, place) is None:
+            return
+    if refusal.hint == RECOMPUTE:
+        refusal.hint = (
+            f"first clone, by recompute=True, the tensor nearest to {target.name} that consumers "
+            "read in several ways"
+        )
+    raise refusal
+
+
+def _forks(producer: TensorView, target: TensorView) -> Iterator[TensorView]:
+    """Yield the tensors that consumers may read a clone of, the producer first.
+
+    They lie on the way to the target, and all from the producer to them can be computed again.
+    """
+    live = producer.fusion.live()
+    between = chains.descendants(producer) & chains.ancestors(target) & live
+    for tensor in producer.fusion.topological():
+        if tensor not in between or tensor is not tensor.siblings[0] or tensor in target.siblings:
+            continue
+        way = between & chains.ancestors(tensor)
+        if all(t.memory is Memory.LOCAL for t in way) and len(_computed_users(tensor)) > 1:
+            yield tensor
+
+
+def _computed_users(tensor: TensorView) -> list[TensorView]:
+    live = tensor.fusion.live()
+    return [c for c in chains.consumers_of(tensor) if c in live and c is c.siblings[0]]
+
+
+def _apart(
+    producer: TensorView, fork: TensorView, target: TensorView, pos: int, place: Place
+) -> tuple[TensorView, ...]:
+    """Return the consumers of `fork` that must read a clone; () where even that does not help."""
+    way = chains.ancestors(target)
+    users = _computed_users(fork)
+    # The target decides where the original stands: if the original cannot serve it, no clone for
+    # others helps.
+    users.sort(key=lambda user: (user is not target.siblings[0], user not in way))
+    kept: list[TensorView] = []
+    for user in users:
+        rest = tuple(c for c in users if c not in kept and c is not user)
+        if not kept and (user not in way or target.siblings[0] in users[: users.index(user)]):
+            return ()
+        if rest and _works(producer, (fork, rest), target, pos, place):
+            kept.append(user)
+    return tuple(c for c in users if c not in kept) if kept else ()
+
+
+def _works(producer: TensorView, split: Split, target: TensorView, pos: int, place: Place) -> bool:
+    """Whether the producer, or the tensor that is split, rises once consumers read a clone."""
+    fusion, before = producer.fusion, (producer.compute_at_pos, split[0].compute_at_pos)
+    mark = fusion.begin()
+    try:
+        refusal = _attempt(producer, split, target, pos, place)
+        after = producer.compute_at_pos, split[0].compute_at_pos
+        return refusal is None and after != before  # positions only rise
+    finally:
+        fusion.rollback(mark)
+        fusion.end()
+
+
+def _attempt(
+    producer: TensorView, split: Split | None, target: TensorView, pos: int, place: Place
+) -> PrimitiveRefused | None:
+    """Clone for the consumers of `split`, place the producer; undo both and return what refused."""
+    fusion = producer.fusion
+    mark = fusion.begin()
+    try:
+        if split is not None:
+            _clone_for(producer, *split)
+        place(producer, target, pos)
+    except PrimitiveRefused as refusal:
+        fusion.rollback(mark)
+        return refusal
+    finally:
+        fusion.end()
+    return None
+
+
+def _clone_for(producer: TensorView, fork: TensorView, apart: Sequence[TensorView]) -> None:
+    """Let `apart` read a clone of `fork`, with clones of all from `producer` on to it.
+
+    What is computed inside of these is cloned with them; what is in their loops and in those of
+    the consumers too is not.
+    """
+    again = chains.descendants(producer) & chains.ancestors(fork)
+    depths: dict[TensorView, int] = {}
+    copy_of: dict[TensorView, TensorView] = {}
+    # Consumers first: a clone reads clones of what is cloned with it, so that its readers must be
+    # there when it is made.
+    for tensor in reversed(fork.fusion.topological()):
+        if tensor is not tensor.siblings[0] or tensor.is_input:
+            continue
+        depth = fork.compute_at_pos if tensor in fork.siblings else _outside(tensor, depths)
+        if depth is None or (tensor not in again and tensor.compute_at_pos <= depth):
+            continue
+        depths.update(dict.fromkeys(tensor.siblings, depth))
+        readers = [c for c in chains.consumers_of(tensor) if c in copy_of]
+        for original, copy in zip(tensor.siblings, clone(tensor), strict=True):
+            copy_of[original] = copy
+            reroute([copy_of[c] for c in readers], original, copy)
+            if original in fork.siblings:
+                reroute([c for user in apart for c in user.siblings], original, copy)
+
+
+def _outside(tensor: TensorView, depths: dict[TensorView, int]) -> int | None:
+    """Return how many loops `tensor` shares with what is not cloned; None where no clone reads it.
+
+    `depths` has that number for each tensor that is cloned.
+    """
+    found = [
+        sum(place < depths[reader] for place in shared_positions(twin, reader))
+        for twin in tensor.siblings
+        for reader in twin.consumers
+        if reader in depths
+    ]
+    return min(found, default=None)
+
+
+def clone(tensor: TensorView) -> tuple[TensorView, ...]:
+    """Return copies of `tensor` and its siblings: same definition, loops, layout and positions."""
+    fusion = tensor.fusion
+    copies: list[TensorView] = []
+    for original in tensor.siblings:
+        domain, _ = clone_domain(original.domain, fusion.algebra)
+        copy = new_tensor(original, domain)
+        carry_allocation(copy, original.domain)
+        family = (*original.clones, copy)
+        fusion.change(copy, "_name", _free_name(original, len(family) + 1))
+        fusion.change(copy, "_compute_at_pos", original.compute_at_pos)
+        fusion.change(copy, "_produced_at_pos", original.produced_at_pos)
+        fusion.change(original, "clones", family)
+        if original.starts_launch:
+            fusion.change(copy, "_starts_launch", True)
+        copies.append(copy)
+    assert tensor.definition is not None
+    require_not_atomic(tensor, "compute_at")
+    definition = tensor.definition.with_outputs(copies)
+    for copy in copies:
+        copy.define(definition)
+    return tuple(copies)
+
+
+def _free_name(original: TensorView, count: int) -> str:
+    taken = {t.name for t in original.fusion.tensors}
+    while f"{original.name}_{count}" in taken:
+        count += 1
+    return f"{original.name}_{count}"

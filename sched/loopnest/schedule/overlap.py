@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from loopnest.base.fast_init import fast_init
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr, Index, free_indices
-from loopnest.schedule.axis_match import Match
 from loopnest.schedule.fold_order import carries, folded_axes
 from loopnest.schedule.read_footprints import (
     Footprint,
@@ -36,7 +35,7 @@ from loopnest.schedule.replay import (
     leading_images,
     producer_as_consumer,
 )
-from loopnest.schedule.root_maps import pairs, windowed
+from loopnest.schedule.root_maps import Match, pairs, windowed
 from loopnest.schedule.transaction import PrimitiveRefused
 from loopnest.tensor.domain import IterDomain, TensorDomain, ancestors
 from loopnest.tensor.overlapping_tiles import Overlap, overlaps

@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from loopnest.base.fast_init import fast_init
-from loopnest.schedule.axis_match import Match
 from loopnest.schedule.read_footprints import loops_of_tiles
-from loopnest.schedule.root_maps import pairs, windowed
+from loopnest.schedule.root_maps import Match, pairs, windowed
 from loopnest.tensor.domain import (
     IterDomain,
     TensorDomain,

@@ -1,29 +1,41 @@
-"""rfactor: factor a reduction into a partial one and a final one."""
+"""rfactor: factor a reduction into a partial one and a final one.
+
+Of a scan it makes the scan of each segment, and a scan of what the segments fold to. Before
+``y [i0, i1: D / 4, i2: 4]``, a scan along D; ``p = y.rfactor(2)`` gives p, which scans each
+four elements by themselves, so that its loop over D / 4 may be bound to threads; the totals
+``t [i0, D / 4]`` of the segments; ``c``, their exclusive scan; and y, which combines c and p. A
+total is the last element of its segment's scan; with `refold` it folds the elements of the segment
+again, ``t [i0, D / 4, r2: 4]``. Nothing but y then reads p, so that p may be computed in the loops
+of y: the elements are read twice, and p is no array.
+
+Source: Blelloch, "Prefix sums and their applications", 1990, section 1.2.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
+from loopnest.scalar.conditions import normal_le
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import Arg
+from loopnest.scalar.expr import ONE, Arg, Coordinate, Expr, Op, integer, substitute
 from loopnest.scalar.simplify import Simplifier
-from loopnest.schedule.atomic_folds import require_not_atomic
-from loopnest.schedule.axis_places import leaf_position, place_text
-from loopnest.schedule.cloning import carry_allocation, clone_domain, new_tensor
-from loopnest.schedule.fold_order import keeps_order
-from loopnest.schedule.launches import hand_over_launch
-from loopnest.schedule.scan_rfactor import factor_scan
+from loopnest.schedule.caching import carry_allocation, clone_domain, new_tensor
+from loopnest.schedule.fold_order import folded_by_segment, keeps_order, steps_along
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
+    leaf_position,
+    place_text,
     primitive,
     require_computed,
+    require_not_atomic,
     require_not_instructed,
 )
+from loopnest.schedule.transforms import hand_over_launch
 from loopnest.tensor.axis_names import Axis
-from loopnest.tensor.definition import Definition, Read, TracedReducer
-from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors
+from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
+from loopnest.tensor.domain import IterDomain, Split, TensorDomain, Transform, ancestors
 from loopnest.tensor.intents import take_back
 from loopnest.tensor.tensor_view import TensorView
 
@@ -243,3 +255,240 @@ def _final(definition: Definition, partials: Sequence[TensorView]) -> Definition
         definition.reducer,
         "final",
     )
+
+
+def factor_scan(tensor: TensorView, places: Sequence[int], refold: bool) -> tuple[TensorView, ...]:
+    """Factor the leaf axes `places` of a scan out; return the scans of segments, one an output.
+
+    Args:
+        tensor: the scan.
+        places: of leaf axes.
+        refold: whether the totals fold the elements again.
+
+    Raises:
+        PrimitiveRefused: they are not what is innermost of its axis.
+    """
+    definition = tensor.definition
+    assert definition is not None
+    assert definition.scan is not None
+    segment = _segment(tensor, definition.scan, places)
+    scan = Scan(definition.scan.axis, definition.scan.exclusive, segment)
+    partials = tuple([
+        new_tensor(t, clone_domain(t.domain, t.fusion.algebra)[0], t.dtype.compute)
+        for t in definition.outputs
+    ])  # fmt: skip
+    moved = Definition(
+        definition.op, definition.operands, definition.reads, partials, definition.values,
+        definition.reducer, f"{definition.note}, segment={segment}", scan,
+    )  # fmt: skip
+    for partial in partials:
+        partial.define(moved)
+    totals = (_refolded if refold else _totals)(definition, partials, scan)
+    carried = _carried(definition, totals, scan)
+    _final_scan(definition, partials, carried, scan)
+    return partials
+
+
+def _segment(tensor: TensorView, scan: Scan, places: Sequence[int]) -> int:
+    """Return how many elements the axes `places` go through."""
+    domain = tensor.domain
+    named = [domain.leaf[place] for place in places]
+    steps = steps_along(domain.root[scan.axis], domain)
+    mine = folded_by_segment(domain.root[scan.axis], domain, scan.segment)
+    names = axis_names(domain)
+    for place, leaf in zip(places, named, strict=True):
+        if leaf not in mine:
+            raise PrimitiveRefused(
+                f"axis {place_text(leaf, place)} is none that {tensor.name} goes along",
+                f"{tensor.name} has the leaf axes {names}; name what its scan axis was split to",
+            )
+    rest = [steps[leaf] for leaf in mine if leaf not in named]
+    known = [step for step in rest if step is not None]
+    inside = [steps[leaf] for leaf in named]
+    if not rest:
+        raise PrimitiveRefused(
+            f"all axes that {tensor.name} goes along are named, so that nothing is left to scan",
+            f"leave the outer one of {names}; split first",
+        )
+    segment = min(known, default=0)
+    whole = scan.segment is None or not scan.segment % max(segment, 1)
+    apart = [step for leaf, step in steps.items() if leaf not in mine and leaf.size is not ONE]
+    known += [step for step in apart if step is not None]
+    inner = all(step is not None and step < segment for step in inside)
+    several = len(known) == len(rest) + len(apart) and not any(s % segment for s in known)
+    if not (several and inner and whole):
+        raise PrimitiveRefused(
+            f"the named axes are not the innermost of those that {tensor.name} goes along",
+            f"split its axis by an int, and name the inner ones of {names}",
+        )
+    return segment
+
+
+def _segment_axes(tensor: TensorView, scan: Scan) -> TensorDomain:
+    """Return the domain of one element a segment."""
+    algebra = tensor.fusion.algebra
+    axes = [IterDomain(axis.size, axis.kind) for axis in tensor.domain.root]
+    assert scan.segment is not None
+    count = algebra.ceildiv(axes[scan.axis].size, integer(scan.segment))
+    axes[scan.axis] = IterDomain(count, axes[scan.axis].kind)
+    return TensorDomain.of_root(axes)
+
+
+def _totals(
+    definition: Definition, partials: Sequence[TensorView], scan: Scan
+) -> tuple[TensorView, ...]:
+    """Define what each segment folds to: its last element, if the axis does not end before."""
+    reducer, segment = definition.reducer, scan.segment
+    assert reducer is not None
+    assert segment is not None
+    one = partials[0]
+    algebra, size = one.fusion.algebra, one.domain.root[scan.axis].size
+    start = algebra.mul(Coordinate(scan.axis), integer(segment))
+    last = algebra.add(start, integer(segment - 1))
+    at: dict[Expr, Expr] = {Coordinate(scan.axis): last}
+    own = tuple([last if n == scan.axis else Coordinate(n) for n in range(len(one.domain.root))])
+    reads = [Read(partial, own) for partial in partials]
+    held: tuple[Expr, ...] = tuple([Arg(n, p.dtype) for n, p in enumerate(partials)])
+    if scan.exclusive:
+        moved: dict[Expr, Expr] = dict(at)
+        for number, read in enumerate(definition.reads):
+            moved[Arg(number, read.producer.dtype)] = Arg(len(reads), read.producer.dtype)
+            reads.append(
+                Read(
+                    read.producer,
+                    tuple([algebra.simplify(substitute(i, at)) for i in read.indices]),
+                )
+            )
+        element = tuple([substitute(value, moved) for value in definition.values])
+        held = reducer.combine(held, element)
+    # The last segment may end early. Its total is never used (no segment stands behind it), so that
+    # it may be the identity.
+    inside = normal_le(algebra.add(last, integer(1)), size, algebra)
+    values = tuple(
+        [
+            Op("where", (inside, value, neutral), value.dtype)
+            for value, neutral in zip(held, reducer.identity, strict=True)
+        ]
+    )
+    return _defined(definition.op, partials, _segment_axes(one, scan), reads, values, "totals")
+
+
+def _refolded(
+    definition: Definition, partials: Sequence[TensorView], scan: Scan
+) -> tuple[TensorView, ...]:
+    """Define what each segment folds to by a fold of its elements."""
+    reducer, segment = definition.reducer, scan.segment
+    assert reducer is not None
+    assert segment is not None
+    one = partials[0]
+    algebra, size = one.fusion.algebra, one.domain.root[scan.axis].size
+    rank = len(one.domain.root)
+    start = algebra.mul(Coordinate(scan.axis), integer(segment))
+    moved: dict[Expr, Expr] = {Coordinate(scan.axis): algebra.add(start, Coordinate(rank))}
+    reads = [
+        Read(r.producer, tuple([algebra.simplify(substitute(i, moved)) for i in r.indices]))
+        for r in definition.reads
+    ]
+    # As in `_totals`: of a segment that ends early the total is never used.
+    end = algebra.add(start, integer(segment))
+    inside = normal_le(end, size, algebra)
+    values = tuple(
+        [
+            Op("where", (inside, substitute(value, moved), neutral), value.dtype)
+            for value, neutral in zip(definition.values, reducer.identity, strict=True)
+        ]
+    )
+    domains = []
+    for _ in partials:
+        axes = [*_segment_axes(one, scan).root, IterDomain(integer(segment), IterKind.REDUCTION)]
+        domains.append(TensorDomain.of_root(axes))
+    made = tuple([new_tensor(t, d, t.dtype) for t, d in zip(partials, domains, strict=True)])
+    shown = tuple(dict.fromkeys([read.producer for read in reads]))
+    found = Definition(definition.op, shown, tuple(reads), made, values, reducer, "totals")
+    for tensor in made:
+        tensor.define(found)
+    return made
+
+
+def _carried(
+    definition: Definition, totals: Sequence[TensorView], scan: Scan
+) -> tuple[TensorView, ...]:
+    """Define what all segments in front of each fold to."""
+    one = totals[0]
+    own = definition.scan
+    assert own is not None
+    assert scan.segment is not None
+    segment = None if own.segment is None else own.segment // scan.segment
+    axes = tuple(range(len(one.domain.logical)))
+    domains = [_in_segments(total, scan.axis, segment) for total in totals]
+    made = tuple([new_tensor(t, d, t.dtype) for t, d in zip(totals, domains, strict=True)])
+    note = f"axis={scan.axis}, exclusive=True" + (f", segment={segment}" if segment else "")
+    moved = Definition(
+        definition.op,
+        tuple(totals),
+        tuple([Read.along(total, axes) for total in totals]),
+        made,
+        tuple([Arg(n, total.dtype) for n, total in enumerate(totals)]),
+        definition.reducer,
+        note,
+        Scan(scan.axis, True, segment),
+    )
+    for tensor in made:
+        tensor.define(moved)
+    return made
+
+
+def _in_segments(like: TensorView, axis: int, segment: int | None) -> TensorDomain:
+    """Return the domain of a scan of `like`, whose loops go from segment to segment, and inside."""
+    root = [IterDomain(a.size, a.kind) for a in like.domain.logical]
+    if segment is None:
+        return TensorDomain.of_root(root)
+    split = Split(root[axis], integer(segment), like.fusion.algebra)
+    leaf = (*root[:axis], *split.outputs, *root[axis + 1 :])
+    return TensorDomain(tuple(root), tuple(root), leaf)
+
+
+def _final_scan(
+    definition: Definition,
+    partials: Sequence[TensorView],
+    carried: Sequence[TensorView],
+    scan: Scan,
+) -> None:
+    """Define the scan itself: what is in front of a segment combined with what it holds."""
+    one, reducer = partials[0], definition.reducer
+    assert reducer is not None
+    assert scan.segment is not None
+    algebra, rank = one.fusion.algebra, len(one.domain.root)
+    number = algebra.floordiv(Coordinate(scan.axis), integer(scan.segment))
+    outer = tuple([number if n == scan.axis else Coordinate(n) for n in range(rank)])
+    reads = [Read(t, outer) for t in carried]
+    reads += [Read.along(t, tuple(range(rank))) for t in partials]
+    args = [Arg(n, read.producer.dtype) for n, read in enumerate(reads)]
+    values = reducer.combine(tuple(args[: len(carried)]), tuple(args[len(carried) :]))
+    final = Definition(
+        definition.op, (*carried, *partials), tuple(reads), definition.outputs, values, None,
+        "final",
+    )  # fmt: skip
+    for twin in definition.outputs:
+        twin.define(final)
+
+
+def _defined(
+    op: str,
+    like: Sequence[TensorView],
+    domain: TensorDomain,
+    reads: Sequence[Read],
+    values: tuple[Expr, ...],
+    note: str,
+) -> tuple[TensorView, ...]:
+    """Define a pointwise tensor for each of `values`, in the types of `like`."""
+    shapes = [
+        domain if not n else TensorDomain.of_root([IterDomain(a.size, a.kind) for a in domain.root])
+        for n in range(len(like))
+    ]
+    made = tuple([new_tensor(t, d, t.dtype) for t, d in zip(like, shapes, strict=True)])
+    shown = tuple(dict.fromkeys([read.producer for read in reads]))
+    found = Definition(op, shown, tuple(reads), made, values, None, note)
+    for tensor in made:
+        tensor.define(found)
+    return made

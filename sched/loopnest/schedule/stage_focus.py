@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from loopnest.schedule.cloning import reroute
+from loopnest.schedule.caching import reroute
 from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.intents import Intent

@@ -1,11 +1,17 @@
-"""The Fusion: one kernel's math and its schedule."""
+"""The Fusion: one kernel's math and its schedule, and the order of its tensors.
+
+`TensorOrder` is of one state of the graph of tensors: each answer is computed when it is first
+asked for, and a fusion makes another one when its graph has changed.
+"""
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from functools import cached_property
 from html import escape
 from itertools import chain, count
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,24 +19,173 @@ from typing import TYPE_CHECKING, TypeAlias
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar.contradictions import contradiction
 from loopnest.scalar.data_ranges import DataRange
-from loopnest.scalar.dtypes import DType, int64
+from loopnest.scalar.dtypes import DType, int64, listed
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr, ScalarParam, Symbol, cast, integer, walk, whole
+from loopnest.scalar.expr import ONE, Expr, ScalarParam, Symbol, cast, integer, walk, whole
 from loopnest.scalar.facts import Facts, size_expression
 from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.axis_names import named_axes
-from loopnest.tensor.buffer_layout import PLAIN
-from loopnest.tensor.declarations import as_shape, check_dtype, check_inplace
-from loopnest.tensor.domain import TensorDomain, connected
-from loopnest.tensor.input_strides import declared_strides
+from loopnest.tensor.domain import IterDomain, TensorDomain, connected
 from loopnest.tensor.intents import Intent
+from loopnest.tensor.layout_transforms import PLAIN
 from loopnest.tensor.schedule_trace import Step, Trace
-from loopnest.tensor.tensor_order import TensorOrder
 from loopnest.tensor.tensor_view import TensorView, root_axis
 
 if TYPE_CHECKING:
     from loopnest.tensor.ops.operands import ScalarOperand
+
+
+def as_shape(call: str, shape: object) -> tuple[object, ...]:
+    """Return a shape as a tuple of what may be extents.
+
+    Raises:
+        DefinitionError: it has no elements.
+    """
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+        raise DefinitionError(call, f"the shape {shape!r} is not a tuple of extents")
+    try:
+        return tuple(shape)
+    except TypeError:  # an array without axes
+        raise DefinitionError(call, f"the shape {shape!r} is not a tuple of extents") from None
+
+
+def check_dtype(call: str, dtype: object) -> None:
+    """Refuse what is no element type.
+
+    Raises:
+        DefinitionError: `dtype` is no element type, or is the type of indices.
+    """
+    if not isinstance(dtype, DType) or dtype.kind == "x":
+        raise DefinitionError(
+            call,
+            f"{dtype!r} is no element type",
+            f"use {listed()}",
+        )
+
+
+def check_inplace(call: str, tensor: TensorView, target: object) -> None:
+    """Refuse what an output cannot take the memory of.
+
+    Raises:
+        DefinitionError: no input, one that is overwritten already, another type or shape, strides.
+    """
+    fusion = tensor.fusion
+    if not isinstance(target, TensorView) or target not in fusion.inputs:
+        raise DefinitionError(call, "inplace= is not an input of this fusion")
+    if target in fusion.inplace.values():
+        raise DefinitionError(call, f"{target.name} is overwritten by another output already")
+    if target.dtype is not tensor.dtype or target.sizes != tensor.sizes:
+        raise DefinitionError(
+            call,
+            f"{tensor.name} is {tensor.signature} but {target.name} is {target.signature}",
+            "an output takes the memory of an input of the same shape and type",
+        )
+    if target.strides is not None:
+        raise DefinitionError(
+            call, f"{target.name} has strides of its own", "an output is C-contiguous"
+        )
+
+
+class TensorOrder:
+    """The graph of tensors of a fusion in one version.
+
+    Args:
+        version: of the graph.
+        tensors: all of them, in order of creation.
+        outputs: those that are declared.
+
+    Attributes:
+        placed: what the schedule layer knows of where tensors are computed, as long as the graph is
+            this one and no call was undone.
+    """
+
+    def __init__(
+        self, version: int, tensors: Sequence[TensorView], outputs: Sequence[TensorView]
+    ) -> None:
+        self.version = version
+        self._tensors, self._outputs = tuple(tensors), tuple(outputs)
+        self.placed: dict[TensorView, object] = {}
+
+    @cached_property
+    def topological(self) -> tuple[TensorView, ...]:
+        """All tensors, producers before consumers, else in order of creation.
+
+        Definitions, the outputs of one together, come by the first of their outputs' numbers.
+        """
+        unit_of = {t: t.siblings for t in self._tensors}
+        rank = {unit: min(t.number for t in unit) for unit in unit_of.values()}
+        waiting = {
+            unit: len({unit_of[p] for t in unit for p in t.producers}) for unit in unit_of.values()
+        }
+        ready = [(rank[unit], unit) for unit, count in waiting.items() if not count]
+        heapq.heapify(ready)
+        order: list[TensorView] = []
+        while ready:
+            _, unit = heapq.heappop(ready)
+            order.extend(unit)
+            for user in dict.fromkeys(unit_of[c] for t in unit for c in t._consumers):
+                waiting[user] -= 1
+                if not waiting[user]:
+                    heapq.heappush(ready, (rank[user], user))
+        return tuple(order)
+
+    @cached_property
+    def ranks(self) -> dict[TensorView, int]:
+        """The place of each tensor in `topological`."""
+        return {tensor: place for place, tensor in enumerate(self.topological)}
+
+    @cached_property
+    def live(self) -> frozenset[TensorView]:
+        """The tensors that an output depends on, with siblings; all where none is declared."""
+        found = set(self._outputs or self._tensors)
+        stack = list(found)
+        while stack:
+            tensor = stack.pop()
+            for other in (*tensor.siblings, *tensor.producers, *tensor.carried):
+                if other not in found:
+                    found.add(other)
+                    stack.append(other)
+        return frozenset(found)
+
+    @cached_property
+    def unit_axes(self) -> frozenset[IterDomain]:
+        """The root axes that are broadcast in their tensor and in all that is computed from it.
+
+        A loop over one of them is never that of an axis that has more than one element.
+        """
+        found: set[IterDomain] = set()
+        for tensor in reversed(self.topological):
+            logical = tensor.domain.logical
+            for axis in tensor.domain.root:
+                if axis.is_broadcast and axis in logical:
+                    readers = _readers(tensor, logical.index(axis))
+                    if all(other in found for other in readers):
+                        found.add(axis)
+        return frozenset(found)
+
+    @cached_property
+    def first_placed(self) -> int:
+        """A rank below which no tensor shares a loop with a consumer."""
+        placed = [rank for t, rank in self.ranks.items() if t.compute_at_pos]
+        return min(placed, default=len(self._tensors))
+
+    def note_placed(self, tensor: TensorView) -> None:
+        """Take note that `tensor` shares a loop with a consumer from now on."""
+        if "first_placed" in self.__dict__:
+            self.first_placed = min(self.first_placed, self.ranks[tensor])
+
+
+def _readers(tensor: TensorView, number: int) -> Iterator[IterDomain]:
+    """Yield the root axes of consumers that stand for logical axis `number` of a tensor."""
+    for consumer in tensor.consumers:
+        definition, root = consumer.definition, consumer.domain.root
+        assert definition is not None
+        for read in definition.reads:
+            place = read.equal_axes(root)[number] if read.producer is tensor else None
+            if place is not None:
+                yield root[place]
+
 
 _CURRENT: ContextVar[Fusion | None] = ContextVar("loopnest_fusion", default=None)
 _AUTOMATIC = re.compile(r"T\d+(_\d+)?")
@@ -622,3 +777,29 @@ def _loaded(_: object, table: bytes) -> Fusion:
     fusion = load_table(table)
     assert isinstance(fusion, Fusion)
     return fusion
+
+
+def declared_strides(
+    fusion: Fusion, call: str, strides: object, sizes: Sequence[Expr]
+) -> tuple[Expr, ...] | None:
+    """Return the stride of each axis; None where all are those of a C-contiguous array.
+
+    Args:
+        fusion: whose size symbols they may name.
+        call: the call, for errors.
+        strides: an int >= 0, a size symbol, or None (contiguous with the axes behind) an axis.
+        sizes: the extents.
+
+    Raises:
+        DefinitionError: they are not one an axis, or one is no stride.
+    """
+    given = list(strides) if isinstance(strides, (tuple, list)) else []
+    if not isinstance(strides, (tuple, list)) or len(given) != len(sizes):
+        found = f"the strides {strides!r} are not one for each of {len(sizes)} axes"
+        raise DefinitionError(call, found, "use an int >= 0, a size symbol or None an axis")
+    result: list[Expr] = []
+    behind: Expr = ONE
+    for size, stride in zip(reversed(sizes), reversed(given), strict=True):
+        result.insert(0, behind if stride is None else fusion.size(call, stride))
+        behind = fusion.algebra.mul(result[0], size)
+    return None if all(stride is None for stride in given) else tuple(result)

@@ -1,12 +1,14 @@
-"""Transforms of an allocation domain alone: what pads and swizzles a buffer, loops never.
+"""What lays out a buffer, loops never: its stages, and transforms that pad and swizzle it.
 
-They come last: the axis that such a step was made from, its *stored axis*, is a dimension of the
-buffer; padding adds to the stride of what lies outside of it, a swizzle permutes its elements.
+The transforms come last: the axis that such a step was made from, its *stored axis*, is a dimension
+of the buffer; padding adds to the stride of what lies outside of it, a swizzle permutes its
+elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Const, Expr, Op, integer
@@ -111,3 +113,21 @@ def is_power_of_two(size: Expr) -> bool:
     """Whether an extent is a static power of two, as both of a swizzle are."""
     value = int(size.value) if isinstance(size, Const) else 0
     return value > 0 and value & (value - 1) == 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BufferLayout:
+    """The stages that a user gave to an intermediate tensor's buffer.
+
+    Args:
+        stages: how many copies a circular buffer rotates through.
+        move: the name of the instruction that copies elements to it; empty for ordinary stores.
+        prefetch: how many iterations ahead of its use a circular buffer is computed.
+    """
+
+    stages: int = 1
+    prefetch: int = 0
+    move: str = ""
+
+
+PLAIN = BufferLayout()

@@ -456,9 +456,9 @@ class ScheduleMethods:
 
         Source: nvFuser's segmented fusions (``SegmentedFusion``), cut where the user says.
         """
-        from loopnest.schedule import launches
+        from loopnest.schedule import transforms
 
-        return launches.new_launch(_tensor(self))
+        return transforms.new_launch(_tensor(self))
 
     def atomic(self) -> TensorView:
         """Let all threads fold into the memory of this reduction, by atomic operations.
@@ -566,9 +566,9 @@ class ScheduleMethods:
 
         Source: CUDA C++ Programming Guide, "Asynchronous Data Copies"; PTX ISA, cp.async.
         """
-        from loopnest.schedule import instruction_moves
+        from loopnest.schedule import instructed_tiles
 
-        return instruction_moves.move_by(_tensor(self), name)
+        return instructed_tiles.move_by(_tensor(self), name)
 
     def swizzle(self, kind: Swizzle, a: Axis, b: Axis) -> TensorView:
         """Let the element at leaf axes (a, b) of this SHARED tensor lie at (a, b ^ a).

@@ -19,9 +19,9 @@ from loopnest.scalar.operators import Operators
 from loopnest.scalar.origin import Origin, caller
 from loopnest.tensor.allocation_domain import AllocationDomain
 from loopnest.tensor.axis_names import Axis, name_axes
-from loopnest.tensor.buffer_layout import PLAIN
 from loopnest.tensor.definition import Definition
 from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.layout_transforms import PLAIN
 from loopnest.tensor.schedule_methods import ScheduleMethods
 
 if TYPE_CHECKING:
@@ -183,8 +183,7 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
         Raises:
             ScheduleError: out of range, or no name of an axis.
         """
-        from loopnest.schedule.axis_places import leaf_position
-        from loopnest.schedule.transaction import PrimitiveRefused
+        from loopnest.schedule.transaction import PrimitiveRefused, leaf_position
 
         try:
             return self.domain.leaf[leaf_position(self, position)]
@@ -301,12 +300,12 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
         raise TypeError(f"{self.name} has no values before it runs; compare elements by ln.eq")
 
     def __matmul__(self, other: TensorView) -> TensorView:
-        from loopnest.tensor.ops.matrix_products import matmul
+        from loopnest.tensor.ops.convolutions import matmul
 
         return matmul(self, other)
 
     def __rmatmul__(self, other: TensorView) -> TensorView:
-        from loopnest.tensor.ops.matrix_products import matmul
+        from loopnest.tensor.ops.convolutions import matmul
 
         return matmul(other, self)
 

@@ -42,8 +42,7 @@ from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, Symbol, walk
-from loopnest.schedule.loop_forest import LoopForest
-from loopnest.schedule.loop_groups import Conflict
+from loopnest.schedule.loop_forest import Conflict, LoopForest
 
 # Sizes
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.never_empty import before_growth
 from loopnest.scalar.expr import ZERO, Expr
-from loopnest.schedule.loop_groups import RootClass
+from loopnest.schedule.loop_forest import RootClass
 from loopnest.tensor.domain import IterDomain, Transform, transforms_between, undone
 from loopnest.tensor.tensor_view import TensorView
 

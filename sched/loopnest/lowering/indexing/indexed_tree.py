@@ -36,7 +36,7 @@ from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import Index, all_of, loads
 from loopnest.schedule.fold_order import folded_axes
-from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.tensor_view import TensorView
 

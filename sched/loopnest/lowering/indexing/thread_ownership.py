@@ -27,7 +27,7 @@ from loopnest.scalar.access_bounds import AccessBounds, without_remainders
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, Index, LaunchIndex, Op, substitute, walk
 from loopnest.scalar.launch_bounds import LaunchBounds
-from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain, Merge, Split
 

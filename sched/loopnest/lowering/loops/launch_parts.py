@@ -13,7 +13,7 @@ from loopnest.base.errors import LoweringError, NotSupported
 from loopnest.lowering.loops.loop_plan import LoopPlan, launch_extents
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.simplify import Simplifier
-from loopnest.schedule.expression_order import LoopBody
+from loopnest.schedule.loop_forest import LoopBody
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.tensor_view import TensorView
 

@@ -26,11 +26,9 @@ from loopnest.scalar.expr import ONE, ZERO, Const, Expr
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
-from loopnest.schedule.expression_order import LoopBody
 from loopnest.schedule.fold_order import carries, folded_axes, keeps_order
 from loopnest.schedule.instructed_tiles import has_lanes, lane_axis, tile_tensors
-from loopnest.schedule.loop_forest import LoopForest
-from loopnest.schedule.loop_groups import Conflict, LoopGroup
+from loopnest.schedule.loop_forest import Conflict, LoopBody, LoopForest, LoopGroup
 from loopnest.schedule.transaction import PrimitiveRefused
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.fusion import Fusion

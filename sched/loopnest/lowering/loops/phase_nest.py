@@ -36,9 +36,8 @@ from loopnest.lowering.loops.loop_plan import (
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Const, Expr, Index, LaunchIndex
-from loopnest.schedule.expression_order import LoopBody
 from loopnest.schedule.fold_order import carries, folded_axes
-from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.schedule.loop_forest import LoopBody, LoopGroup
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 

@@ -21,8 +21,7 @@ from loopnest.base.errors import LoweringError
 from loopnest.lowering.loops.never_empty import AtLeastOne
 from loopnest.lowering.loops.reshaped_axes import ReshapedAxes, RootKey, axes_behind
 from loopnest.scalar.simplify import Simplifier
-from loopnest.schedule.loop_forest import LoopForest
-from loopnest.schedule.loop_groups import LoopGroup, RootClass
+from loopnest.schedule.loop_forest import LoopForest, LoopGroup, RootClass
 from loopnest.tensor.domain import (
     IterDomain,
     Merge,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from loopnest.schedule.loop_groups import RootClass
+from loopnest.schedule.loop_forest import RootClass
 from loopnest.tensor.domain import IterDomain, Transform, transforms_between
 
 RootKey: TypeAlias = "RootClass | IterDomain"

@@ -41,7 +41,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, Expr, integer
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.instructed_tiles import has_lanes, lane_axis
-from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView

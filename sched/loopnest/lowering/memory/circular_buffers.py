@@ -66,7 +66,7 @@ from loopnest.scalar.expr import (
     integer,
     substitute,
 )
-from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.tensor_view import TensorView
 
 

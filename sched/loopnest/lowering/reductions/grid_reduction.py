@@ -31,7 +31,7 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import ONE, Expr
 from loopnest.schedule.fold_order import folded_axes
-from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.tensor_view import TensorView
 
 

@@ -15,15 +15,14 @@ from loopnest.kir import BOUND, If, Loop, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Explained, Lowered, Note
 from loopnest.lowering.memory.allocation import TensorStorage
-from loopnest.lowering.schedule_notes.buffer_witnesses import buffer_axes
-from loopnest.lowering.schedule_notes.findings import notes_of
+from loopnest.lowering.schedule_notes.findings import buffer_axes, notes_of
 from loopnest.lowering.schedule_notes.lowered_schedule import UNSWITCHED, Lowering
 from loopnest.lowering.schedule_notes.nest_costs import FAR_AHEAD
 from loopnest.lowering.schedule_notes.removals import assumptions, removal
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE, Const, Expr, terms_of
 from loopnest.scalar.origin import Origin
-from loopnest.schedule.depth_limits import depth_limit
+from loopnest.schedule.inlining import depth_limit
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.intents import LeftBehind
 from loopnest.tensor.layout_transforms import paddings_of, swizzles_of
@@ -94,10 +93,9 @@ def _memory(lowering: Lowering, tensor: TensorView, limit: LeftBehind) -> Note:
     """Return why the buffer of a tensor has its memory and its size."""
     held, where = lowering.held[tensor], lowering.storage[tensor]
     buffer = where.buffer
-    calls = [i.origin for i in lowering.intents if i.kind == "memory" and i.tensor is tensor]
+    origin = lowering.call("memory", tensor)
     unset = "an output is in global memory" if buffer.kind == "output" else "no call set its memory"
-    asked = calls[-1].call if calls else unset
-    origin = calls[-1] if calls else None
+    asked = origin.call if origin else unset
     became = f"its buffer {buffer.name} has {_size(buffer)}, {_OWNERS[buffer.memory]}"
     if buffer.memory is Memory.GLOBAL and not where.buffer.alias_of:
         became = f"{_KINDS.get(buffer.kind, 'workspace')} {buffer.name} has {_size(buffer)}"
@@ -150,10 +148,8 @@ def _reasons(lowering: Lowering, tensor: TensorView, where: TensorStorage) -> It
         else:
             yield "an iteration of the loops around it needs one element at a time"
     if buffer.stages > 1:
-        calls = [
-            i.origin.call for i in lowering.intents if i.kind == "stages" and i.tensor is tensor
-        ]
-        made = f" by {calls[-1]}" if calls else ""
+        call = lowering.call("stages", tensor)
+        made = f" by {call.call}" if call else ""
         yield f"{buffer.stages} stages{made} stand in front, so that loads run ahead"
     if any(paddings_of(held.domain).values()):
         yield "padding that was asked for lies between its rows"
@@ -316,11 +312,6 @@ def _kept(lowering: Lowering, reason: str) -> str:
         return f"bind an axis of {unused[1]} to {unused[2]}"
     if reason.endswith(FAR_AHEAD):
         ahead = [t for t, held in lowering.held.items() if reason.startswith(f"{held.name}: ")]
-        calls = [call for t in ahead if (call := _stages_call(lowering, t))]
-        return f"leave out {calls[0]}" if calls else ""
+        calls = [call for t in ahead if (call := lowering.call("stages", t))]
+        return f"leave out {calls[0].call}" if calls else ""
     return ""
-
-
-def _stages_call(lowering: Lowering, tensor: TensorView) -> str:
-    calls = [i.origin.call for i in lowering.intents if i.kind == "stages" and i.tensor is tensor]
-    return calls[-1] if calls else ""

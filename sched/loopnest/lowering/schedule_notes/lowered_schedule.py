@@ -5,15 +5,13 @@ Lowering keeps one for each kernel; it holds references, and computes nothing be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
 from loopnest.base.fast_init import fast_init
 from loopnest.kir import Allocate, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.lowered import Note
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec
 from loopnest.lowering.memory.allocation import TensorStorage
@@ -100,19 +98,14 @@ class Lowering:
         """What finds wide accesses."""
         return VectorFinder(self.program)
 
+    def call(self, kind: str, tensor: TensorView) -> Origin | None:
+        """Return the last call that meant something of a kind for a tensor."""
+        calls = [i.origin for i in self.intents if i.kind == kind and i.tensor is tensor]
+        return calls[-1] if calls else None
+
     def spec(self, axis: IterDomain) -> LoopSpec:
         """Return the loop of a leaf axis."""
         return self.plan.spec(axis)
-
-    def stores_of(self, tensor: TensorView) -> list[tuple[Store, tuple[Stmt, ...]]]:
-        """Return the stores of `tensor`, each with the statements around it."""
-        return self.stores.get(self.held[tensor].name, [])
-
-
-Finding: TypeAlias = "str | Note"
-"""The witness of an intent, or a note."""
-Check: TypeAlias = "Callable[[Lowering, Intent], Finding]"
-"""Looks for the witness of an intent."""
 
 
 def lowering_of(
@@ -167,19 +160,3 @@ def _spread(tensor: TensorView) -> tuple[str, str]:
             place = consumer.domain.leaf.index(other)
             places.append(f"{mine} is {other.label(place)}")
     return shared + (f", where its {', its '.join(places)}" if places else ""), remedy
-
-
-def note_of(
-    lowering: Lowering, intent: Intent, became: str, why: str, remedy: str, subject: str = ""
-) -> Note:
-    """Return the note that says what became of an intent; of its tensor without `subject`."""
-    if not subject:
-        assert intent.tensor is not None
-        subject = lowering.held[intent.tensor].name
-    return Note(subject, intent.origin.call, became, why, remedy, intent.origin)
-
-
-def tensor_of(intent: Intent) -> TensorView:
-    """Return the tensor of an intent that has one."""
-    assert intent.tensor is not None
-    return intent.tensor

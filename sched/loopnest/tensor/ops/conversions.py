@@ -9,7 +9,7 @@ from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, bool_
 from loopnest.scalar.expr import Const, Expr, Op
 from loopnest.scalar.expr import cast as convert
-from loopnest.tensor.declarations import check_dtype
+from loopnest.tensor.fusion import check_dtype
 from loopnest.tensor.ops.construction import elementwise
 from loopnest.tensor.ops.operands import ScalarOperand, call_text, fusion_of, show
 from loopnest.tensor.tensor_view import TensorView

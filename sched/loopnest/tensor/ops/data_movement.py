@@ -9,10 +9,10 @@ from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ZERO, Const, Coordinate, Expr, Op, cast
-from loopnest.tensor.declarations import check_dtype
-from loopnest.tensor.fusion import Fusion, current_fusion
+from loopnest.tensor.fusion import Fusion, check_dtype, current_fusion
 from loopnest.tensor.ops.construction import (
     Axis,
+    Demands,
     axes_of,
     define,
     insert_axes,
@@ -20,7 +20,6 @@ from loopnest.tensor.ops.construction import (
     normalized_axes,
     position,
 )
-from loopnest.tensor.ops.index_maps import Demands
 from loopnest.tensor.ops.operands import (
     OperandRefused,
     Scalar,

@@ -3,27 +3,159 @@
 Most functions are written as their template on expressions; the decorator makes it the public
 function on operands. Shapes follow NumPy's broadcasting, types the rule that the decorator names.
 Names shadow builtins on purpose: they are what users call as ``ln.abs``.
+
+What the docstrings share (shapes, operands, errors) is written in `docstring` once; what each one
+says of itself is its first line, a row of `function_docs.ROWS`, and its rule of types. Elementary
+functions (exponentials, roots, angles, activations) are computed in floats; integers give float32.
 """
 
 from __future__ import annotations
 
-from typing import overload
+import math
+from collections.abc import Callable
+from typing import Protocol, TypeVar, cast, overload
+from typing import cast as typed
 
+from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, bool_
 from loopnest.scalar.expr import Const, Expr, Op
 from loopnest.scalar.expr import cast as convert
+from loopnest.scalar.function_docs import ROWS, types
+from loopnest.scalar.op_table import FUNCTIONS
 from loopnest.tensor.ops.construction import elementwise
 from loopnest.tensor.ops.operands import (
     Operand,
     OperandRefused,
     Scalar,
     ScalarOperand,
+    call_text,
     common_type,
     fusion_of,
     with_sizes,
 )
-from loopnest.tensor.ops.pointwise_typing import apply, binary, unary
 from loopnest.tensor.tensor_view import TensorView
+
+
+class Unary(Protocol):
+    """A function of one operand."""
+
+    @overload
+    def __call__(self, x: TensorView) -> TensorView: ...
+    @overload
+    def __call__(self, x: ScalarOperand) -> ScalarOperand: ...
+
+
+class Binary(Protocol):
+    """A function of two operands; a TensorView if one of them is."""
+
+    @overload
+    def __call__(self, a: TensorView, b: Operand) -> TensorView: ...
+    @overload
+    def __call__(self, a: Scalar, b: TensorView) -> TensorView: ...
+    @overload
+    def __call__(self, a: Scalar, b: Scalar) -> ScalarOperand: ...
+
+
+def apply(
+    name: str, operands: tuple[Operand, ...], template: Callable[..., Expr], note: str = ""
+) -> TensorView | ScalarOperand:
+    """Return `template` of `operands`, typed by the rule of the function `name`.
+
+    Raises:
+        DefinitionError: operands that do not fit together.
+    """
+    operands = with_sizes(operands)
+    fusion = fusion_of(name, operands)
+    common = common_type(operands)
+    types = FUNCTIONS[name].rule.get(common)
+    if types is None:
+        hint = {
+            "floordiv": "// takes integers or bool; of floats use ln.floor(a / b)",
+            "lshift": "shifts take integers or bool",
+            "rshift": "shifts take integers or bool",
+        }
+        raise DefinitionError(
+            call_text(name, operands),
+            f"the operands meet in {common}",
+            hint.get(name, "bitwise operations take integers or bool"),
+        )
+    computed, result = types
+    return elementwise(fusion, name, operands, (computed,) * len(operands), result, template, note)
+
+
+def unary(template: Callable[[Expr], Expr]) -> Unary:
+    """Make a template on one expression the function of its name, of one operand."""
+    name = _key(template, 1)
+
+    def call(x: Operand) -> TensorView | ScalarOperand:
+        return apply(name, (x,), template)
+
+    return typed("Unary", _public(call, template))
+
+
+def binary(template: Callable[[Expr, Expr], Expr]) -> Binary:
+    """Make a template on two expressions the function of its name, of two operands."""
+    name = _key(template, 2)
+
+    def call(a: Operand, b: Operand) -> TensorView | ScalarOperand:
+        return apply(name, (a, b), template)
+
+    return typed("Binary", _public(call, template))
+
+
+def _key(template: Callable[..., Expr], arity: int) -> str:
+    assert FUNCTIONS[template.__name__].arity == arity
+    return template.__name__
+
+
+def _public(call: Callable[..., object], template: Callable[..., Expr]) -> Callable[..., object]:
+    call.__name__ = call.__qualname__ = template.__name__
+    call.__module__ = template.__module__
+    call.__doc__ = docstring(template.__name__, template.__doc__ or "")
+    return call
+
+
+_SHAPES = {
+    1: """\
+Args:
+    x: a tensor of any shape, or a run-time scalar.
+
+Returns:
+    A tensor of the shape of `x`, element by element; a scalar expression of a scalar.
+   """,
+    2: """\
+Args:
+    a: a tensor, a run-time scalar, or a Python number.
+    b: likewise; one of the two is no Python number.
+
+Returns:
+    A tensor of the shape that NumPy's broadcasting gives; a scalar expression of scalars.
+   """,
+}
+
+
+def docstring(name: str, first: str) -> str:
+    """Return the docstring of the function `name`, which begins with `first`."""
+    row = ROWS.get(name)
+    if row is None:
+        return first
+    arity = FUNCTIONS[name].arity
+    call = f"ln.{name}(x, {row.b})" if row.b else f"ln.{name}(x)"
+    parts = [
+        first.strip(),
+        f"{_SHAPES[arity]} {types(name)}",
+        "Raises:\n    DefinitionError: an operand that is none (an array, a string), operands of "
+        "two\n        fusions, or shapes or types that do not fit.",
+        ">>> import numpy as np\n>>> import loopnest as ln\n"
+        '>>> with ln.Fusion("k") as f:\n'
+        f'...     x = f.input("x", (3,), ln.{row.dtype})\n'
+        f'...     y = f.output({call}, "y")\n'
+        f">>> print(ln.evaluate(f, np.array([{row.x}], np.{row.dtype})))\n"
+        f"{row.y}",
+        f"Source: {row.source}.",
+    ]
+    return "\n\n".join(parts)
+
 
 # Arithmetic
 
@@ -391,3 +523,147 @@ def where(cond: Operand, a: Operand, b: Operand) -> TensorView | ScalarOperand:
 def _chosen_type(operand: Operand, dtype: DType) -> DType:
     """Return the type to read an operand in: elements keep their own, numbers are rounded once."""
     return dtype if isinstance(operand, TensorView) else dtype.compute
+
+
+T = TypeVar("T", TensorView, ScalarOperand)
+
+
+@unary
+def exp(x: Expr) -> Expr:
+    """Return e ** x."""
+    return Op("exp", (x,), x.dtype)
+
+
+@unary
+def exp2(x: Expr) -> Expr:
+    """Return 2 ** x."""
+    return Op("exp2", (x,), x.dtype)
+
+
+@unary
+def log(x: Expr) -> Expr:
+    """Return the natural logarithm of x."""
+    return Op("log", (x,), x.dtype)
+
+
+@unary
+def log2(x: Expr) -> Expr:
+    """Return the binary logarithm of x."""
+    return Op("log2", (x,), x.dtype)
+
+
+@unary
+def log1p(x: Expr) -> Expr:
+    """Return log(1 + x), exact for small x."""
+    return Op("log1p", (x,), x.dtype)
+
+
+@unary
+def sqrt(x: Expr) -> Expr:
+    """Return the square root of x."""
+    return Op("sqrt", (x,), x.dtype)
+
+
+@unary
+def rsqrt(x: Expr) -> Expr:
+    """Return 1 / sqrt(x)."""
+    return Op("rsqrt", (x,), x.dtype)
+
+
+@unary
+def reciprocal(x: Expr) -> Expr:
+    """Return 1 / x."""
+    return Op("reciprocal", (x,), x.dtype)
+
+
+@unary
+def sin(x: Expr) -> Expr:
+    """Return the sine of x."""
+    return Op("sin", (x,), x.dtype)
+
+
+@unary
+def cos(x: Expr) -> Expr:
+    """Return the cosine of x."""
+    return Op("cos", (x,), x.dtype)
+
+
+@unary
+def tan(x: Expr) -> Expr:
+    """Return the tangent of x."""
+    return Op("tan", (x,), x.dtype)
+
+
+@unary
+def tanh(x: Expr) -> Expr:
+    """Return the hyperbolic tangent of x."""
+    return Op("tanh", (x,), x.dtype)
+
+
+@unary
+def sigmoid(x: Expr) -> Expr:
+    """Return 1 / (1 + exp(-x))."""
+    return Op("sigmoid", (x,), x.dtype)
+
+
+@unary
+def erf(x: Expr) -> Expr:
+    """Return the error function of x."""
+    return Op("erf", (x,), x.dtype)
+
+
+@unary
+def silu(x: Expr) -> Expr:
+    """Return x * sigmoid(x)."""
+    return Op("mul", (x, Op("sigmoid", (x,), x.dtype)), x.dtype)
+
+
+def gelu(x: T, approximate: str = "none") -> T:
+    """Return x times the share of a normal distribution below x.
+
+    Args:
+        x: the operand; integers give float32.
+        approximate: "none" (by erf) or "tanh".
+
+    Raises:
+        DefinitionError: another `approximate`.
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.gelu(x), "y")
+    >>> print(ln.evaluate(f, np.array([0, 1], np.float32)))
+    [0.        0.8413447]
+    """
+    note = f"approximate={approximate!r}"
+    known = {"none": _gelu, "tanh": _gelu_tanh}
+    template = known.get(approximate) if isinstance(approximate, str) else None
+    if template is None:
+        raise DefinitionError(
+            call_text("gelu", (x,), note), f"there is no {note}", "use 'none' or 'tanh'"
+        )
+    # A tensor gives a tensor, and a scalar or a size gives a scalar.
+    return cast("T", apply("gelu", (x,), template, note if approximate == "tanh" else ""))
+
+
+def _gelu(x: Expr) -> Expr:
+    part = Op("erf", (_times(x, math.sqrt(0.5)),), x.dtype)
+    return Op("mul", (_times(x, 0.5), _plus_one(part)), x.dtype)
+
+
+def _gelu_tanh(x: Expr) -> Expr:
+    square = Op("mul", (x, x), x.dtype)
+    scaled = Op("mul", (x, _plus_one(_times(square, 0.044715))), x.dtype)
+    part = Op("tanh", (_times(scaled, math.sqrt(2 / math.pi)),), x.dtype)
+    return Op("mul", (_times(x, 0.5), _plus_one(part)), x.dtype)
+
+
+def _times(x: Expr, factor: float) -> Expr:
+    return Op("mul", (x, Const(factor, x.dtype)), x.dtype)
+
+
+def _plus_one(x: Expr) -> Expr:
+    return Op("add", (x, Const(1.0, x.dtype)), x.dtype)

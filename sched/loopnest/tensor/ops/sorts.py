@@ -14,12 +14,14 @@ Source: Knuth, "The art of computer programming", volume 3, section 5.2.5.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import TypeAlias
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.conditions import normal_le
-from loopnest.scalar.dtypes import int32, int64
+from loopnest.scalar.dtypes import DType, int32, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import (
     FALSE,
@@ -34,21 +36,22 @@ from loopnest.scalar.expr import (
     cast,
     integer,
 )
-from loopnest.tensor.definition import Definition, Read, Scan
+from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
 from loopnest.tensor.ops import reducers
-from loopnest.tensor.ops.composed_reductions import MOST_KEPT, kept_largest
 from loopnest.tensor.ops.construction import (
     Axis,
+    along,
     axes_of,
+    compared,
     define,
     fresh_domain,
     normalized_axes,
 )
 from loopnest.tensor.ops.data_movement import permute
 from loopnest.tensor.ops.gathers import gather
-from loopnest.tensor.ops.index_maps import along, compared
 from loopnest.tensor.ops.operands import call_text, fusion_of, require_tensor, show
-from loopnest.tensor.ops.slices import slice
+from loopnest.tensor.ops.slices import slice, stack
+from loopnest.tensor.ops.tuple_reductions import element_number, folded
 from loopnest.tensor.tensor_view import TensorView
 
 SHORT = 64
@@ -466,3 +469,85 @@ def _fold(
         )
     )
     return result
+
+
+MOST_KEPT = 16
+"""How many elements `topk` keeps at most: they stand in registers."""
+
+
+def kept_largest(tv: TensorView, count: int, place: int) -> tuple[TensorView, TensorView]:
+    """Return the `count` largest elements along an axis, largest first, and their indices.
+
+    They are kept in registers on one way through the elements, `MOST_KEPT` at most.
+    """
+    kind = int32 if tv.dtype.is_bool else tv.dtype.compute
+    reducer = _largest(count, kind)
+    first = (cast(Arg(0, tv.dtype), kind), element_number(tv, (place,)))
+    values = (*first, *reducer.identity[2:])
+    types = [tv.dtype if not tv.dtype.is_bool else kind, int64] * count
+    made = folded("topk", tv, (place,), types, values, reducer)
+    kept, places = stack(made[::2], place), stack(made[1::2], place)
+    if tv.dtype.is_bool:
+        shape = axes_of(kept)
+        reads = (Read.along(kept, tuple(range(len(shape)))),)
+        value = cast(Arg(0, kind), dtypes.bool_)
+        kept = define(tv.fusion, "topk", (kept,), reads, shape, dtypes.bool_, value)
+    return kept, places
+
+
+@cache
+def _largest(count: int, kind: DType) -> TracedReducer:
+    """Return the fold of `count` pairs (element, index), largest first, to those of two such."""
+    neutral = (Const(reducers.least(kind), kind), Const(int64.greatest, int64))
+
+    def combine(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        one, other = _pairs(a), _pairs(b)
+        if all(pair == neutral for pair in other[1:]):
+            kept = [_inserted(one, other[0], n) for n in range(count)]
+        else:
+            kept = [_merged(one, other, n, neutral) for n in range(count)]
+        return tuple([part for pair in kept for part in pair])
+
+    literals = [None, None, *(neutral * (count - 1))]
+    return reducers.trace(f"topk_{count}", neutral * count, combine, literals)
+
+
+_Pair: TypeAlias = "tuple[Expr, Expr]"
+
+
+def _pairs(parts: Sequence[Expr]) -> list[_Pair]:
+    return list(zip(parts[::2], parts[1::2], strict=True))
+
+
+def _inserted(kept: Sequence[_Pair], new: _Pair, place: int) -> _Pair:
+    """Return the pair at `place` of sorted pairs after one more pair is inserted."""
+    here = _chosen_pair(_before(new, kept[place]), new, kept[place])
+    return here if not place else _chosen_pair(_before(new, kept[place - 1]), kept[place - 1], here)
+
+
+def _merged(
+    one: Sequence[_Pair], other: Sequence[_Pair], place: int, neutral: tuple[Const, Const]
+) -> _Pair:
+    """Return the pair at `place` of two sorted lists of pairs, merged.
+
+    It is pair n of one list, in front of which there are `place` - n pairs of the other.
+    All tests are of the pairs themselves, so that the templates stay small.
+    """
+    result: _Pair = neutral
+    for mine, theirs in ((one, other), (other, one)):
+        for n in range(place + 1):
+            test: Expr = Op("not", (_before(theirs[place - n], mine[n]),), dtypes.bool_)
+            if n < place:
+                enough = _before(theirs[place - n - 1], mine[n])
+                test = Op("and", (enough, test), dtypes.bool_)
+            result = _chosen_pair(test, mine[n], result)
+    return result
+
+
+def _before(a: _Pair, b: _Pair) -> Expr:
+    return reducers.comes_first("gt", a, b)
+
+
+def _chosen_pair(test: Expr, a: _Pair, b: _Pair) -> _Pair:
+    value, index = [Op("where", (test, x, y), x.dtype) for x, y in zip(a, b, strict=True)]
+    return value, index

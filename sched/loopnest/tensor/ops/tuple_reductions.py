@@ -1,28 +1,37 @@
-"""Reductions of several values at once: by reducers of one's own, and argmax and argmin.
+"""Reductions of several values at once, reducers of one's own, and scans.
 
 `reduce` folds a tuple of values, broadcast against each other, to as many tensors, which share one
-definition. `argmax` and `argmin` fold pairs of an element and its index, and give the index.
+definition. `argmax` and `argmin` fold pairs of an element and its index, and give the index;
+`logsumexp` folds pairs of the largest element and a sum.
+
+Each element of a scan (cumsum, cumprod, cummax, scan) is what the elements up to it fold to, along
+one axis; `exclusive` leaves the element itself out, `reverse` goes from the end: it is the scan of
+the flipped values, flipped. The axis stays an axis of the result. Types are those of the reduction
+of the same name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias, overload
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.dtypes import DType, bool_, int32, int64
+from loopnest.scalar.dtypes import DType, bool_, float32, int32, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Const, Coordinate, Expr, Op, cast, walk
-from loopnest.tensor.definition import AxisMap, TracedReducer
+from loopnest.tensor.definition import AxisMap, Read, Scan, TracedReducer
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
     Axis,
     axes_of,
     common_axes,
+    define,
     define_tuple,
     extended,
+    normalized_axes,
 )
 from loopnest.tensor.ops.operands import (
     Number,
@@ -36,10 +45,12 @@ from loopnest.tensor.ops.operands import (
     show,
     with_sizes,
 )
-from loopnest.tensor.ops.own_reducers import Reducer
+from loopnest.tensor.ops.own_reducers import Parts, Reducer
+from loopnest.tensor.ops.pointwise import exp, maximum
 from loopnest.tensor.ops.recurrences import Recurrences
-from loopnest.tensor.ops.reduction_docs import documented
-from loopnest.tensor.ops.reductions import checked_axes, keep_axes, squeezed
+from loopnest.tensor.ops.reducers import Family
+from loopnest.tensor.ops.reductions import WIDE, checked_axes, documented, keep_axes, squeezed
+from loopnest.tensor.ops.slices import flip
 from loopnest.tensor.tensor_view import TensorView
 
 _Axes: TypeAlias = "int | Sequence[int] | None"
@@ -331,3 +342,200 @@ def _folded(
         for place, (size, kind) in enumerate(old)
     ]
     return define_tuple(op, operands, producers, places, new, types, values, reducer, note)
+
+
+def logsumexp(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorView:
+    """Return the logarithm of the sum of the exponentials over `axis`, in one pass.
+
+    What is summed are exponentials of what lies below the largest element so far, so that none
+    overflows. -inf for no element.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.logsumexp(x, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[0, 0], [3, 3]], np.float32)))
+    [0.6931472 3.6931472]
+
+    Args:
+        tv: the operand, of any shape; integers and bools are taken as float32.
+        axis: an axis, several, or None for all; negative from the end.
+        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
+
+    Returns:
+        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
+
+    Raises:
+        DefinitionError: no TensorView, or axes that it does not have.
+
+    Source: torch.logsumexp; Milakov and Gimelshein, "Online normalizer calculation for softmax",
+    2018.
+    """
+    axes = checked_axes("logsumexp", tv, axis, keepdims)
+    dtype = tv.dtype if tv.dtype.is_float else float32
+    kind = dtype.compute
+    values = (cast(Arg(0, tv.dtype), kind), Const(1, kind))
+    reducer = _log_sum_exp().of_elements(values)
+    largest, total = folded("logsumexp", tv, axes, [kind, kind], values, reducer)
+    most, sums = Arg(0, kind), Arg(1, kind)
+    whole = Op("add", (most, Op("log", (sums,), kind)), kind)
+    infinite = Op("eq", (Op("abs", (most,), kind), Const(float("inf"), kind)), dtypes.bool_)
+    shape = axes_of(largest)
+    along = tuple(range(len(shape)))
+    result = define(
+        tv.fusion, "logsumexp", (largest, total),
+        (Read.along(largest, along), Read.along(total, along)), shape, dtype,
+        Op("where", (infinite, most, whole), kind),
+    )  # fmt: skip
+    return keep_axes(result, len(tv.domain.logical), axes) if keepdims else result
+
+
+@cache
+def _log_sum_exp() -> Reducer:
+    """Return the fold of pairs (largest element, sum of the exponentials of what lies below it)."""
+
+    def combine(a: Parts, b: Parts) -> tuple[object, object]:
+        most = maximum(a[0], b[0])
+        return most, a[1] * exp(a[0] - most) + b[1] * exp(b[0] - most)
+
+    return Reducer((float("-inf"), 0.0), combine, "logsumexp", commutative=True)
+
+
+@documented
+def cumsum(tv: TensorView, axis: int, exclusive: bool = False, reverse: bool = False) -> TensorView:
+    """Return the sums of all elements up to each along `axis`; types as `sum`."""
+    return _of_family("cumsum", tv, axis, exclusive, reverse, reducers.SUM)
+
+
+@documented
+def cumprod(
+    tv: TensorView, axis: int, exclusive: bool = False, reverse: bool = False
+) -> TensorView:
+    """Return the products of all elements up to each along `axis`; types as `prod`."""
+    return _of_family("cumprod", tv, axis, exclusive, reverse, reducers.PROD)
+
+
+@documented
+def cummax(tv: TensorView, axis: int, exclusive: bool = False, reverse: bool = False) -> TensorView:
+    """Return the largest of all elements up to each along `axis`; from a NaN on it is NaN."""
+    bools = isinstance(tv, TensorView) and tv.dtype.is_bool
+    family = reducers.ANY if bools else reducers.MAX
+    return _of_family("cummax", tv, axis, exclusive, reverse, family)
+
+
+@overload
+def scan(
+    reducer: Reducer, values: TensorView, axis: int, exclusive: bool = False, reverse: bool = False
+) -> TensorView: ...
+@overload
+def scan(
+    reducer: Reducer,
+    values: Sequence[Operand],
+    axis: int,
+    exclusive: bool = False,
+    reverse: bool = False,
+) -> tuple[TensorView, ...]: ...
+def scan(
+    reducer: Reducer,
+    values: TensorView | Sequence[Operand],
+    axis: int,
+    exclusive: bool = False,
+    reverse: bool = False,
+) -> TensorView | tuple[TensorView, ...]:
+    """Return what `reducer` combines all `values` up to each element to, along `axis`.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> affine = ln.Reducer(
+    ...     (1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine"
+    ... )
+    >>> with ln.Fusion("smooth") as f:  # y[i] = y[i - 1] / 2 + x[i]
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.scan(affine, (0.5, x), axis=0)[1], "y")
+    >>> ln.evaluate(f, np.array([4, 2, 0, 8], np.float32))
+    array([4., 4., 2., 9.], dtype=float32)
+
+    Args:
+        reducer: a `loopnest.Reducer`.
+        values: a tensor, or a tuple as long as the identity, as `reduce` takes them.
+        axis: the axis to go along.
+        exclusive: whether an element has what lies before it, the first one the identity.
+        reverse: whether to go from the end.
+
+    Returns:
+        A tensor for a tensor, a tuple for a tuple; in the types of `reduce`.
+
+    Raises:
+        DefinitionError: as `reduce`, and flags that are no bools.
+
+    Source: Blelloch, "Prefix sums and their applications", 1990.
+    """
+    _require_flags("scan", exclusive, reverse)
+    folded = folded_values("scan", reducer, values)
+    (place,) = _axis("scan", folded.widest, axis)
+    producers = folded.producers()
+    if reverse:
+        producers = [_flipped(tensor, place) for tensor in producers]
+    made = _scanned(
+        reducer.name, producers, folded.axes, Scan(place, exclusive), folded.types,
+        folded.elements, folded.reducer,
+    )  # fmt: skip
+    if reverse:
+        made = tuple([_flipped(tensor, place) for tensor in made])
+    return made[0] if isinstance(values, TensorView) else made
+
+
+def _of_family(
+    name: str, tv: TensorView, axis: int, exclusive: bool, reverse: bool, family: Family
+) -> TensorView:
+    (place,) = _axis(name, tv, axis)
+    _require_flags(name, exclusive, reverse)
+    kind = tv.dtype if family in (reducers.MAX, reducers.ANY) else WIDE.get(tv.dtype, tv.dtype)
+    source = _flipped(tv, place) if reverse else tv
+    values = (cast(Arg(0, tv.dtype), kind.compute),)
+    (made,) = _scanned(
+        name, [source], axes_of(tv), Scan(place, exclusive), [kind], values,
+        family.of(kind.compute),
+    )  # fmt: skip
+    return _flipped(made, place) if reverse else made
+
+
+def _scanned(
+    op: str,
+    producers: Sequence[TensorView],
+    axes: Sequence[Axis],
+    scan: Scan,
+    types: Sequence[DType],
+    values: tuple[Expr, ...],
+    reducer: TracedReducer,
+) -> tuple[TensorView, ...]:
+    """Define a scan; along a broadcast axis each element is itself, or the identity."""
+    places = tuple(range(len(axes)))
+    note = f"axis={scan.axis}{', exclusive=True' if scan.exclusive else ''}"
+    operands = tuple(producers)
+    if axes[scan.axis][1] is IterKind.BROADCAST:
+        values = reducer.identity if scan.exclusive else values
+        return define_tuple(op, operands, producers, places, axes, types, values, None, note)
+    return define_tuple(op, operands, producers, places, axes, types, values, reducer, note, scan)
+
+
+def _flipped(tensor: TensorView, place: int) -> TensorView:
+    """Return `tensor` from the end; one that has one element along the axis is itself."""
+    return tensor if tensor.domain.logical[place].is_broadcast else flip(tensor, place)
+
+
+def _axis(name: str, tv: TensorView, axis: object) -> tuple[int, ...]:
+    if isinstance(axis, (tuple, list)) or axis is None:
+        call = call_text(name, (tv,), f"axis={show(axis)}")
+        raise DefinitionError(call, "a scan goes along one axis", "name it by an int")
+    return normalized_axes(name, tv, axis)
+
+
+def _require_flags(name: str, exclusive: object, reverse: object) -> None:
+    for flag, value in (("exclusive", exclusive), ("reverse", reverse)):
+        if not isinstance(value, bool):
+            text = f"{flag}={show(value)}"
+            raise DefinitionError(
+                f"{name}({text})", f"{text} is no bool", f"use {flag}=True or {flag}=False"
+            )
