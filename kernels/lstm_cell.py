@@ -47,16 +47,15 @@ def gpu(f, threads=32, sums=16, parts=16):
 
     Those are 16 rows of one column, or 8 rows of two where elements have 16 bits: a warp reads 128
     bytes of a row of weights, and each weight is used for all rows. `x` is read along k, the same
-    in all threads of a warp, by 16 bytes of halves; of floats by 8, as registers allow. All four
-    products share one loop over k; what makes them share it is the copy of `x`: all four read it.
-    So few threads own all of the cell that the `parts` warps of a block share k among them. They
-    leave their parts in shared memory, those of neighbours side by side, and then each warp adds up
-    a row of the cell and computes it. That takes 128 KiB of a block's memory; with 8 `parts` it is
-    half.
+    in all threads of a warp, by 8 bytes, as registers allow. All four products share one loop over
+    k; what makes them share it is the copy of `x`: all four read it. So few threads own all of the
+    cell that the `parts` warps of a block share k among them. They leave their parts in shared
+    memory, those of neighbours side by side, and then each warp adds up a row of the cell and
+    computes it. That takes 128 KiB of a block's memory; with 8 `parts` it is half.
     """
     h = f["new_h"]
     size = h.dtype.size
-    columns, lanes = max(4 // size, 1), 16 // size if size < 4 else 2
+    columns, lanes = max(4 // size, 1), 8 // size
     x = f["x"].cache_after()
     state = f["new_c"]
     if state.consumers:

@@ -161,7 +161,6 @@ def test_threads_own_rows_and_the_test_of_a_row_goes_out() -> None:
         "for i1 in 8:  # block_x",
         f"if {row} < R:",
         f"for i2 in max(0, index(first[{row}]))..min(index(last[{row}]), Z) of Z:",
-        f"if {row} < R:",
     ]
 
 

@@ -27,7 +27,14 @@ from loopnest.kir.instruction_table import gives_lanes
 from loopnest.kir.matrix_rows import NoRows, moves, named_rows
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.lowering.indexing.indexer import Indexer
-from loopnest.lowering.indexing.predicates import GuardedPiece, common_terms, lift, seal, uses
+from loopnest.lowering.indexing.predicates import (
+    GuardedPiece,
+    common_terms,
+    lift,
+    seal,
+    under_one_test,
+    uses,
+)
 from loopnest.lowering.loops.guarded_tree import Guarded, ThreadData, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopSpec, TileSpec, refolded
 from loopnest.lowering.loops.needed_components import is_needed
@@ -196,6 +203,8 @@ def _loop_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
     assert tree.spec is not None
     pieces = _pieces(tree, lifted)
     outside = {} if lifted is None else lift(pieces, tree.var, tree.spec.parallel, lifted)
+    if lifted is not None:
+        under_one_test(pieces)
     loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
     made = _both_outside(loop) if tree.spec.parallel is ParallelType.vectorize else loop
     if tree.spec.tile is not None:

@@ -13,13 +13,16 @@ Before: ``for i1: { T2 = 0 | for i2: T2 += x  [i1 < N] | y = T2  [i1 < N] }``; a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 
-from loopnest.kir import Allocate, If, Loop, Stmt, before
+from loopnest.kir import Allocate, If, Loop, Stmt, Store, before
+from loopnest.kir import walk as walk_statements
+from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import PredicateTerm, ThreadData
-from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Expr, Index, all_of, walk
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import Expr, Index, all_of, loads, walk
 
 _NONE: dict[Expr, PredicateTerm] = {}
 
@@ -52,13 +55,53 @@ def common_terms(pieces: Sequence[GuardedPiece]) -> dict[Expr, PredicateTerm]:
     return _taken_out(pieces, _common(pieces))
 
 
+def under_one_test(pieces: Sequence[GuardedPiece]) -> None:
+    """Put all of `pieces`, the body of a loop, under the terms of those that leave something.
+
+    What is only set in front of them, to the identity of a reduction, needs no test (rule 37).
+    """
+    common = _common(pieces)
+    for piece in dropwhile(_is_set, pieces):
+        if not isinstance(piece.statement, Allocate):
+            piece.terms = {**common, **piece.terms}
+
+
+def _is_set(piece: GuardedPiece) -> bool:
+    """Whether a piece, under no test, makes buffers or stores numbers to them."""
+    nodes = [node for node, _ in walk_statements((piece.statement,))]
+    stored = [node.value for node in nodes if isinstance(node, Store)]
+    return not piece.terms and not any(loads(value) for value in stored)
+
+
 def _common(pieces: Sequence[GuardedPiece]) -> dict[Expr, PredicateTerm]:
-    """Return the terms that all pieces have and that may be asked in front of them."""
-    bound = [p for p in pieces if not isinstance(p.statement, Allocate)]
+    """Return the terms that all pieces have and that may be asked in front of them.
+
+    What is computed for registers that the body makes is there for the other pieces alone: where
+    none of these counts, it need not be computed.
+    """
+    made = {p.statement.storage for p in pieces if isinstance(p.statement, Allocate)}
+    own = {buffer for buffer in made if buffer.memory is Memory.LOCAL}
+    bound = [
+        p for p in pieces
+        if not isinstance(p.statement, Allocate) and not _stays(p.statement, own)
+    ]  # fmt: skip
     if not bound:
         return _NONE
     shared = [c for c in bound[0].terms if all(c in p.terms for p in bound[1:])]
+    if len(bound) < len(pieces) - len(made):
+        shared = [c for c in shared if not any(p.terms[c].idle for p in bound)]
     return {c: bound[0].terms[c] for c in before(shared, [p.statement for p in pieces])}
+
+
+def _stays(statement: Stmt, own: Collection[Buffer]) -> bool:
+    """Whether a statement stores to the buffers `own` alone, and nobody waits for it."""
+    nodes = [node for node, _ in walk_statements((statement,))]
+    made = {node.storage for node in nodes if isinstance(node, Allocate)}
+    held = {*own, *[buffer for buffer in made if buffer.memory is Memory.LOCAL]}
+    return all(
+        node.storage in held if isinstance(node, Store) else isinstance(node, (Loop, If, Allocate))
+        for node in nodes
+    )
 
 
 def _taken_out(
