@@ -18,7 +18,7 @@ from loopnest.lowering.loops.guarded_tree import ThreadData, Tree
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import Nest
 from loopnest.lowering.memory.allocation import TensorStorage
-from loopnest.lowering.reductions.exchange_body import FreshNames
+from loopnest.lowering.reductions.block_exchange import FreshNames
 from loopnest.lowering.reductions.grid_reduction import GridReduction
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.facts import Facts

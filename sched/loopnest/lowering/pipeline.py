@@ -40,8 +40,8 @@ from loopnest.lowering.memory.circular_buffers import circulate
 from loopnest.lowering.memory.flat_addresses import flatten_addresses
 from loopnest.lowering.passes import LoweringPass, State, Text, Watcher, perform
 from loopnest.lowering.plan_checks import check_plan, check_scans
+from loopnest.lowering.reductions.block_exchange import FreshNames
 from loopnest.lowering.reductions.element_counts import element_counts
-from loopnest.lowering.reductions.exchange_body import FreshNames
 from loopnest.lowering.reductions.grid_reduction import GridReduction, block_stage, last_blocks
 from loopnest.lowering.schedule_notes.explanations import explained
 from loopnest.lowering.schedule_notes.findings import notes_of

@@ -14,14 +14,18 @@ conflicts with its beginning gets one at its end.
 Before: ``for i0: { for i1 (block_x): T2[i1] = x; for i2 (block_x): y = T2[31 - i2] }``; after::
 
     for i0: { for i1: T2[i1] = x; barrier; for i2: y = T2[31 - i2]; barrier }
+
+A barrier in a loop is reached by every execution only if the loop runs at least once. Two accesses
+in loops that run, and the launch itself, tell which sizes are not 0; a loop of such a size, between
+the two, reaches its barriers too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from loopnest.base.fast_init import fast_init
 from loopnest.kir import (
@@ -37,10 +41,18 @@ from loopnest.kir import (
     map_expressions,
 )
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.barriers.must_reach import NO_SIZES, Sure, always, both, widest
 from loopnest.lowering.barriers.thread_dependence import Arrival, BufferAccess, Dependence, Scope
 from loopnest.lowering.indexing.redundant_writes import is_repeated
-from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Simple, Tree, TreeItem
+from loopnest.lowering.loops.guarded_tree import (
+    Guarded,
+    PredicateTerm,
+    Simple,
+    Tree,
+    TreeItem,
+    guarded,
+    guarded_items,
+    items_of,
+)
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import Compute
 from loopnest.scalar.access_bounds import without_remainders
@@ -56,8 +68,48 @@ from loopnest.scalar.expr import (
     loads,
     substitute,
 )
+from loopnest.scalar.launch_bounds import LaunchBounds, implied
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.overlapping_tiles import overlaps
+
+Sure: TypeAlias = "Mapping[frozenset[Expr], Scope]"
+"""Barriers that are reached for sure: the widest one, by the sizes that must not be 0 for it."""
+
+NO_SIZES: frozenset[Expr] = frozenset()
+
+
+def always(scope: Scope) -> Sure:
+    """Return a barrier that is reached whatever the sizes."""
+    return {NO_SIZES: scope}
+
+
+def both(a: Sure, b: Sure) -> Sure:
+    """Return the barriers of both."""
+    if not a or not b:
+        return a or b
+    return {key: max(a.get(key, Scope.NONE), b.get(key, Scope.NONE)) for key in {**a, **b}}
+
+
+def widest(
+    limits: LaunchBounds, sure: Sure, loops: Iterable[Expr], twice: Expr | None = None
+) -> Scope:
+    """Return the widest barrier that is reached where some loops run.
+
+    Args:
+        limits: of the launch.
+        sure: the barriers.
+        loops: extents of the loops that run.
+        twice: the extent of one that runs at least twice.
+    """
+    if not sure:
+        return Scope.NONE
+    known = {found for e in loops for found in implied(e)}
+    known.update(() if twice is None else implied(twice, 2))
+    # A barrier counts whose every enclosing loop runs: because the two accesses happen, because the
+    # launch has threads, or because a loop around both runs twice.
+    held = [s for sizes, s in sure.items() if all(limits.runs(e, known) for e in sizes)]
+    return max(held, default=Scope.NONE)
+
 
 _WIDEST = {Memory.WARP: Scope.warp, Memory.SHARED: Scope.block, Memory.GLOBAL: Scope.grid}
 """By memory the scope of a barrier that all threads pass which may meet there."""
@@ -130,7 +182,7 @@ def _shared(tree: Tree) -> frozenset[Buffer]:
     """Return the buffers by which values cross threads: SHARED, and GLOBAL ones read again."""
     stored: set[Buffer] = set()
     loaded: set[Buffer] = set()
-    for item in _guarded(tree):
+    for item in guarded_items(tree):
         loaded.update(load.buffer for load in _tested(item))
         for statement in item.statements:
             if isinstance(statement, Store):
@@ -142,14 +194,6 @@ def _shared(tree: Tree) -> frozenset[Buffer]:
         for b in stored
         if b.memory in (Memory.SHARED, Memory.WARP) or (b.memory is Memory.GLOBAL and b in loaded)
     )
-
-
-def _guarded(tree: Tree) -> Iterator[Guarded]:
-    for item in tree.body:
-        if isinstance(item, Tree):
-            yield from _guarded(item)
-        elif isinstance(item, Guarded):
-            yield item
 
 
 def _tested(item: Guarded) -> Iterator[Load]:
@@ -453,11 +497,8 @@ def _no_more(made: TreeItem, than: TreeItem) -> bool:
 
 def _scopes(item: TreeItem) -> Iterator[Scope]:
     """Yield the scopes of the barriers that an item holds."""
-    if isinstance(item, Barrier):
-        yield Scope[item.scope]
-    elif isinstance(item, Tree):
-        for part in item.body:
-            yield from _scopes(part)
+    parts = (item, *items_of(item)) if isinstance(item, Tree) else (item,)
+    return (Scope[part.scope] for part in parts if isinstance(part, Barrier))
 
 
 def _is_global(a: _Entry, b: _Entry) -> bool:
@@ -512,14 +553,12 @@ def _widen(tree: Tree, plan: LoopPlan) -> Tree:
 
 
 def _holds_sync(tree: Tree) -> bool:
-    for item in tree.body:
-        if isinstance(item, Barrier) or (isinstance(item, Tree) and _holds_sync(item)):
-            return True
-        if _is_wait(item):
-            return True
-        if isinstance(item, Guarded) and any(is_unconditional(s) for s in item.statements):
-            return True
-    return False
+    return any(
+        isinstance(item, Barrier)
+        or _is_wait(item)
+        or (isinstance(item, Guarded) and any(is_unconditional(s) for s in item.statements))
+        for item in items_of(tree)
+    )
 
 
 def _guard(item: TreeItem, renamed: Mapping[Expr, Expr], term: PredicateTerm | None) -> TreeItem:
@@ -537,21 +576,13 @@ def _guard(item: TreeItem, renamed: Mapping[Expr, Expr], term: PredicateTerm | N
             made = None if header is None else map_expressions(header, rename)
             return replace(item, body=body, header=made)
         case Guarded():
-            statements = tuple([map_expressions(s, rename) for s in item.statements])
-            terms = _renamed(item.terms, rename)
             free = all(_is_private_start(s) for s in item.statements)
-            terms = terms if free or term is None else (*terms, term)
-            return replace(item, statements=statements, terms=terms)
+            guard = () if free or term is None else (term,)
+            return guarded(item, rename, lambda node: node, guard)
         case Compute() | Allocate() | Barrier():
             return item
         case _:
             assert_never(item)
-
-
-def _renamed(
-    terms: tuple[PredicateTerm, ...], rename: Callable[[Expr], Expr]
-) -> tuple[PredicateTerm, ...]:
-    return tuple([replace(t, condition=rename(t.condition)) for t in terms])
 
 
 def _is_private_start(node: Simple) -> bool:

@@ -19,12 +19,20 @@ Before: ``if k < K: T1[k] = x[k]`` | ``if k < K: T2[i] += T1[k]``; after::
     if k < K: T1[k] = x[k] else: T1[k] = 0
     T2[i] += T1[k]
 
+Where a store writes an element tells its index, solved for the loop indices in it. A buffer is
+mostly indexed by loops, one each. One that is laid out by axes of its own is indexed by sums of
+digits: of whole loop indices, and of their quotients and remainders. Where the digits of each
+dimension make up all of its numbers once, each element has one point of the loops::
+
+    T8[i1 % 2 * 4 + i2, i0 * 8 + i1 // 2]      i0 < 16, i1 < 16, i2 < 4, T8: [8, 128]
+    element [k, m]: i0 = m // 8, i1 = m % 8 * 2 + k // 4, i2 = k % 4
+
 Source: nvFuser's predicate elimination (device_lower/pass/predicate_elimination); rule 37.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite
@@ -33,12 +41,18 @@ from typing import NamedTuple
 from loopnest.base.fast_init import fast_init
 from loopnest.kir import Store, expressions
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.indexing.stored_places import solved_places
-from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Tree, TreeItem
+from loopnest.lowering.loops.guarded_tree import (
+    Guarded,
+    PredicateTerm,
+    Tree,
+    guarded_items,
+    map_guarded,
+)
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.numerics.float64_math import fold
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
+    ONE,
     ZERO,
     Const,
     Expr,
@@ -47,21 +61,114 @@ from loopnest.scalar.expr import (
     Load,
     Local,
     Op,
+    integer,
     loads,
     substitute,
     terms_of,
     walk,
 )
+from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import TracedReducer
 from loopnest.tensor.tensor_view import TensorView
 
 
+class _Digit(NamedTuple):
+    """A part of a loop index: ``var // low % numbers``, times `weight` in its dimension."""
+
+    var: Index
+    low: int
+    numbers: int
+    weight: int
+
+
+def solved_places(
+    index: Sequence[Expr], shape: Sequence[Expr], element: Sequence[Expr], algebra: Simplifier
+) -> dict[Expr, Expr] | None:
+    """Return the loop indices at which a store at `index` writes `element` of a buffer.
+
+    None where not every element is written at one point of these loops.
+    """
+    found: dict[Expr, Expr] = {}
+    digits: dict[Index, list[tuple[_Digit, Expr]]] = {}
+    for place, extent, at in zip(index, shape, element, strict=True):
+        if (place is ZERO and extent is ONE) or (place is at and isinstance(place, LaunchIndex)):
+            continue  # the one element there is, or those of the thread's own warp
+        if isinstance(place, Index):
+            if place in found or not algebra.equal(place.extent, extent):
+                return None
+            found[place] = at
+            continue
+        parts = _parts(place, extent, algebra)
+        if parts is None:
+            return None
+        for part in parts:
+            upper = algebra.floordiv(at, integer(part.weight))
+            digits.setdefault(part.var, []).append(
+                (part, algebra.mod(upper, integer(part.numbers)))
+            )
+    for var, held in digits.items():
+        whole = _whole(var, held, algebra)
+        if var in found or whole is None:
+            return None
+        found[var] = whole
+    return found
+
+
+def _whole(var: Index, held: list[tuple[_Digit, Expr]], algebra: Simplifier) -> Expr | None:
+    """Return a loop index of its digits, None where they do not make it up."""
+    reach = 1
+    value: Expr = ZERO
+    for part, digit in sorted(held, key=lambda pair: pair[0].low):
+        # Digits of a loop index must follow each other without a gap and without overlap, else one
+        # number has two writings, or none.
+        if part.low != reach:
+            return None
+        value = algebra.add(value, algebra.mul(digit, integer(part.low)))
+        reach *= part.numbers
+    return value if algebra.equal(var.extent, integer(reach)) else None
+
+
+def _parts(place: Expr, extent: Expr, algebra: Simplifier) -> list[_Digit] | None:
+    """Return the digits that an index is the sum of, if they make up all of its numbers."""
+    parts: list[_Digit] = []
+    for term, weight in algebra.poly(place).items():
+        if len(term) != 1 or weight < 1:
+            return None
+        part = _digit(term[0], weight)
+        if part is None:
+            return None
+        parts.append(part)
+    reach = 1
+    for part in sorted(parts, key=lambda part: part.weight):
+        # The same of the digits that a dimension is the sum of: each of its numbers is then met
+        # once.
+        if part.weight != reach:
+            return None
+        reach *= part.numbers
+    return parts if algebra.equal(extent, integer(reach)) else None
+
+
+def _digit(atom: Expr, weight: int) -> _Digit | None:
+    match atom:
+        case Index(extent=Const(value=count)):
+            return _Digit(atom, 1, int(count), weight)
+        case Op(op="mod", args=(inner, Const(value=count))):
+            part = _digit(inner, weight)
+            if part is not None and part.numbers % count == 0:
+                return part._replace(numbers=int(count))
+        case Op(op="floordiv", args=(inner, Const(value=by))):
+            part = _digit(inner, weight)
+            if part is not None and part.numbers % by == 0:
+                return part._replace(low=part.low * int(by), numbers=part.numbers // int(by))
+    return None
+
+
 def fill_copies(tree: Tree, plan: LoopPlan) -> Tree:
     """Return `tree` with the tests gone that filled copies make needless."""
-    if not any(term.inside is not None for item in _items(tree) for term in item.terms):
+    if not any(term.inside is not None for item in guarded_items(tree) for term in item.terms):
         return tree
     chosen = _Fills(tree, plan).chosen()
-    return _replaced(tree, chosen) if chosen else tree
+    return map_guarded(tree, lambda item: chosen.get(item, item)) if chosen else tree
 
 
 @fast_init
@@ -425,20 +532,3 @@ def _threads(site: _Site) -> dict[ParallelType, Expr]:
     """Return the extents of the thread loops around a statement."""
     specs = [loop.spec for loop in site.loops if loop.spec is not None]
     return {spec.parallel: spec.extent for spec in specs if spec.parallel.is_thread}
-
-
-def _items(tree: Tree) -> Iterator[Guarded]:
-    for item in tree.body:
-        if isinstance(item, Tree):
-            yield from _items(item)
-        elif isinstance(item, Guarded):
-            yield item
-
-
-def _replaced(tree: Tree, chosen: Mapping[Guarded, Guarded]) -> Tree:
-    def place(item: TreeItem) -> TreeItem:
-        if isinstance(item, Tree):
-            return _replaced(item, chosen)
-        return chosen.get(item, item) if isinstance(item, Guarded) else item
-
-    return replace(tree, body=tuple([place(item) for item in tree.body]))

@@ -113,13 +113,33 @@ def fresh(item: TreeItem, names: dict[Expr, Expr]) -> TreeItem:
     return item
 
 
+def items_of(tree: Tree) -> Iterator[TreeItem]:
+    """Yield the items in a tree at any depth, each in front of those in it."""
+    for item in tree.body:
+        yield item
+        if isinstance(item, Tree):
+            yield from items_of(item)
+
+
+def guarded_items(tree: Tree) -> Iterator[Guarded]:
+    """Yield the guarded statements in a tree."""
+    return (item for item in items_of(tree) if isinstance(item, Guarded))
+
+
+def map_guarded(tree: Tree, rule: Callable[[Guarded], Guarded]) -> Tree:
+    """Return a tree with what a rule makes of its guarded statements."""
+
+    def made(item: TreeItem) -> TreeItem:
+        if isinstance(item, Tree):
+            return map_guarded(item, rule)
+        return rule(item) if isinstance(item, Guarded) else item
+
+    return replace(tree, body=tuple([made(item) for item in tree.body]))
+
+
 def made_in(tree: Tree) -> Iterator[Buffer]:
     """Yield the buffers that are made inside of a loop."""
-    for item in tree.body:
-        if isinstance(item, Tree):
-            yield from made_in(item)
-        elif isinstance(item, Allocate):
-            yield item.storage
+    return (item.storage for item in items_of(tree) if isinstance(item, Allocate))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +203,8 @@ def map_loads(root: Expr, rule: Callable[[Load], Load]) -> Expr:
 
 def idle_conditions(tree: Tree) -> Iterator[Expr]:
     """Yield the conditions outside of which updates take nothing in."""
-    for item in tree.body:
-        if isinstance(item, Tree):
-            yield from idle_conditions(item)
-        elif isinstance(item, Guarded):
-            yield from (term.condition for term in item.terms if term.idle)
+    for item in guarded_items(tree):
+        yield from (term.condition for term in item.terms if term.idle)
 
 
 def with_buffers(item: TreeItem, other: Mapping[Buffer, Buffer]) -> TreeItem:

@@ -4,7 +4,7 @@ Requires placed predicates. Where all that a loop's body leaves behind (stores t
 not made in it) is done under a condition of its index, the body stands under that condition, which
 targets print as the bounds of the loop; so do loops around it, under what the condition comes to at
 the best index of the inner loops. The conditions are those of updates that take nothing in
-elsewhere (`indexing.idle_points`). What iterations carry on to later ones alone, as a scan does,
+elsewhere (`indexing.phase_terms`). What iterations carry on to later ones alone, as a scan does,
 does not keep the last ones. Ensures that every store that counts is made as before.
 
 A condition may load an element of an input, such as where a row begins. Tests without which there

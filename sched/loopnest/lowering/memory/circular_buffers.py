@@ -5,8 +5,8 @@ loop over k, that its buffer is made outside of the loop, that a prologue comput
 iterations, and that iteration k computes it for k + d, into stage (k + d) % s, and reads stage
 k % s. LOCAL tensors that only T reads run ahead with it: they stand first in the body, T last, so
 that loads are in flight during the work of an iteration. Loops over launch dimensions inside of
-that over k are parted in two. Where T is LOCAL the loop is unrolled by s (`stage_unrolling`). It
-comes before barriers: one an iteration will do.
+that over k are parted in two. Where T is LOCAL the loop is unrolled by s. It comes before
+barriers: one an iteration will do.
 
 Before: ``for k: { T = x[k]; y += T }``; after, with two stages::
 
@@ -15,43 +15,58 @@ Before: ``for k: { T = x[k]; y += T }``; after, with two stages::
 
 A fold runs ahead as a whole: from its initial value on, in the prologue and for each iteration.
 
-Tensors that an instruction moves are copies in flight (`copies_in_flight`). Those that rotate
-through one loop share its groups, one an iteration: with a prefetch of d, iteration k waits until
-d - 1 groups are unfinished, issues the copies for k + d, and commits them.
+Tensors that an instruction moves are copies in flight. What stores such a tensor is issued, as a
+whole where nothing else stands in its loops. Those that rotate through one loop share its groups,
+one an iteration: with a prefetch of d, iteration k waits until d - 1 groups are unfinished, issues
+the copies for k + d, and commits them. Where no circular buffer waits for a copy later, it is
+waited for at once.
+
+A register has no address: the stage that an iteration reads must be known where it is printed. So
+the loop over k is unrolled, where the least common multiple of the stages is s = 2::
+
+    for k: { T[(k + 1) % 2] = x[k + 1]; y += T[k % 2] }
+    for o in ceildiv(K, 2):
+      for u in 2:  # unroll
+        if o * 2 + u < K: { T[(u + 1) % 2] = x[o * 2 + u + 1]; y += T[u] }
 
 Source: nvFuser's circular buffering (lower_circular_buffer.cpp), of copies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Set as AbstractSet
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from loopnest.base.errors import LoweringError
-from loopnest.kir import Allocate, Store, Wait
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Collective,
+    Commit,
+    Issue,
+    Shuffle,
+    Store,
+    Wait,
+    map_expressions,
+)
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_table import gives_lanes
 from loopnest.lowering.loops.guarded_tree import (
     Guarded,
     PredicateTerm,
+    Rename,
     Tree,
     TreeItem,
     fresh,
     guarded,
+    items_of,
     map_loads,
 )
 from loopnest.lowering.loops.loop_plan import LoopPlan, scanned_over
 from loopnest.lowering.loops.phase_nest import Nest
 from loopnest.lowering.memory.allocation import TensorStorage
-from loopnest.lowering.memory.copies_in_flight import (
-    COMMIT,
-    LEAST_BYTES,
-    complete_moves,
-    issue_moves,
-)
-from loopnest.lowering.memory.stage_unrolling import far_ahead, simplified, unroll_stages
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
@@ -64,10 +79,207 @@ from loopnest.scalar.expr import (
     Load,
     Op,
     integer,
+    rewrite,
     substitute,
 )
+from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.tensor_view import TensorView
+
+LEAST_BYTES = 4
+"""How many bytes a copy in flight moves at least; 8 or 16 are the others."""
+
+COMMIT = Guarded((Commit(),), ())
+"""Closes a group of copies."""
+
+
+def issue_moves(tree: Tree, moves: Mapping[str, str]) -> Tree:
+    """Return `tree` with the stores of tensors issued that an instruction moves.
+
+    Args:
+        tree: the nest with guarded statements.
+        moves: name of a tensor -> name of the instruction.
+    """
+    if not moves:
+        return tree
+    return replace(tree, body=tuple([_issued(item, moves) for item in tree.body]))
+
+
+def _issued(item: TreeItem, moves: Mapping[str, str]) -> TreeItem:
+    stored = list(dict.fromkeys(stored_tensors(item)))
+    if len(stored) == 1 and stored[0] in moves:
+        _require_copies(item, moves[stored[0]])
+        return Tree(None, None, (item,), Issue(moves[stored[0]], ()))
+    if isinstance(item, Tree):
+        return replace(item, body=tuple([_issued(inner, moves) for inner in item.body]))
+    return item
+
+
+def _require_copies(item: TreeItem, name: str) -> None:
+    """Refuse stores of what is in registers, or computed: a later call may have put it there.
+
+    Raises:
+        LoweringError: there is one.
+    """
+    for inner in item.body if isinstance(item, Tree) else ():
+        _require_copies(inner, name)
+    for node in item.statements if isinstance(item, Guarded) else ():
+        value = node.value if isinstance(node, Store) else None
+        if isinstance(node, Store) and not (
+            isinstance(value, Load) and value.buffer.memory is Memory.GLOBAL
+        ):
+            raise LoweringError(
+                node.tensor,
+                f"it is moved by {name}, from GLOBAL memory, and is stored {value}",
+                "let it copy an input, or a tensor in GLOBAL memory, and compute from it",
+            )
+
+
+def stored_tensors(item: TreeItem) -> Iterator[str]:
+    """Yield the names of tensors that the statements of an item store."""
+    parts = items_of(item) if isinstance(item, Tree) else (item,)
+    for part in parts:
+        if isinstance(part, Guarded):
+            yield from (s.tensor for s in part.statements if isinstance(s, Store))
+
+
+def complete_moves(tree: Tree, names: Set[str]) -> Tree:
+    """Return `tree` with a Commit and a Wait behind what was issued of some tensors."""
+    if not names:
+        return tree
+    made: list[TreeItem] = []
+    landing: list[TreeItem] = []
+    for item in tree.body:
+        issued = isinstance(item, Tree) and isinstance(item.header, Issue)
+        issued = issued and not names.isdisjoint(stored_tensors(item))
+        if landing and not issued and not isinstance(item, Allocate):
+            made += _completed(landing)
+            landing = []
+        if issued:
+            landing.append(item)
+        made.append(complete_moves(item, names) if isinstance(item, Tree) else item)
+    return replace(tree, body=(*made, *(_completed(landing) if landing else ())))
+
+
+def _completed(landing: list[TreeItem]) -> list[TreeItem]:
+    """Return what waits for copies at once."""
+    return [COMMIT, Tree(None, None, tuple([fresh(item, {}) for item in landing]), Wait(0))]
+
+
+FAR_AHEAD = "an iteration that far ahead exists"
+
+MOST_COPIES = 64
+"""How many copies of a loop's body may be printed."""
+
+
+def far_ahead(tensor: TensorView) -> str:
+    """Return why what runs ahead for a tensor is tested."""
+    return f"{tensor.name}: {FAR_AHEAD}"
+
+
+def unroll_stages(
+    tree: Tree, turns: Mapping[Index, Sequence[TensorView]], algebra: Simplifier
+) -> Tree:
+    """Return `tree` with loops unrolled by the stages of the tensors that rotate through them.
+
+    Raises:
+        LoweringError: the stages of several tensors have a common multiple that is too large, or
+            threads reduce together in a loop in which not every unrolled iteration exists.
+    """
+    body: list[TreeItem] = []
+    for item in tree.body:
+        if not isinstance(item, Tree):
+            body.append(item)
+            continue
+        inner = unroll_stages(item, turns, algebra)
+        tensors = turns.get(item.var) if item.var is not None else None
+        body.append(inner if tensors is None else _unrolled(inner, tensors, algebra))
+    return replace(tree, body=tuple(body))
+
+
+def _unrolled(loop: Tree, tensors: Sequence[TensorView], algebra: Simplifier) -> Tree:
+    assert loop.var is not None
+    assert loop.spec is not None
+    names = ", ".join([t.name for t in tensors])
+    count = math.lcm(*[t.layout.stages for t in tensors])
+    if count > MOST_COPIES:
+        raise LoweringError(
+            names,
+            f"circular buffers in registers unroll the loop over {loop.var} by {count}, a common "
+            "multiple of their stages",
+            f"use numbers of stages with a common multiple of at most {MOST_COPIES}",
+        )
+    extent = loop.var.extent
+    short = isinstance(extent, Const) and int(extent.value) <= count
+    turn = extent if short else integer(count)
+    inner = Index(loop.var.name, turn)
+    outer = Index(loop.var.name, algebra.ceildiv(extent, turn))
+    now: Expr = inner if short else algebra.add(algebra.mul(outer, turn), inner)
+    terms: tuple[PredicateTerm, ...] = ()
+    if not short and not algebra.divides(turn, extent):
+        _require_no_exchange(loop, names, count)
+        reason = f"{names}: the loop is unrolled by {count} stages"
+        terms = (PredicateTerm(algebra.lt(now, extent), reason),)
+    tested = {far_ahead(t) for t in tensors}
+    move = _Moved(loop.var, now, terms, tested, algebra.simplify)
+    moved = [move.item(item) for item in loop.body]
+    spec = replace(loop.spec, extent=turn, parallel=ParallelType.unroll)
+    unrolled = replace(loop, var=inner, spec=spec, body=tuple(moved))
+    if short:
+        return unrolled
+    return replace(loop, var=outer, spec=replace(loop.spec, extent=outer.extent), body=(unrolled,))
+
+
+def _require_no_exchange(loop: Tree, names: str, count: int) -> None:
+    if any(_exchanges(item) for item in (loop, *items_of(loop)) if isinstance(item, Tree)):
+        raise LoweringError(
+            names,
+            f"its circular buffer in registers unrolls the loop over {loop.var}, in which threads "
+            f"reduce together, by {count}, which is not known to divide its extent",
+            "assume that it divides, use other numbers of stages, or SHARED memory",
+        )
+
+
+def _exchanges(tree: Tree) -> bool:
+    """Whether threads or blocks exchange values, by names that a test would hide from others."""
+    direct = [item for item in tree.body if isinstance(item, Guarded)]
+    named = any(
+        isinstance(s, (Shuffle, Arrive, Commit)) for item in direct for s in item.statements
+    )
+    return named or isinstance(tree.header, (Collective, Wait))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Puts `now` in the place of a loop index, under `terms` where no reason of `tested` stands."""
+
+    var: Index
+    now: Expr
+    terms: tuple[PredicateTerm, ...]
+    tested: Collection[str]
+    simplify: Rename
+
+    def item(self, item: TreeItem) -> TreeItem:
+        if isinstance(item, Tree):
+            header = None if item.header is None else map_expressions(item.header, self.value)
+            body = tuple([self.item(inner) for inner in item.body])
+            return replace(item, body=body, header=header)
+        # What runs ahead in this loop is tested as of a later iteration.
+        ahead = isinstance(item, Guarded) and any(t.reason in self.tested for t in item.terms)
+        return guarded(item, self.value, lambda node: node, () if ahead else self.terms)
+
+    def value(self, value: Expr) -> Expr:
+        moved = substitute(value, {self.var: self.now})
+        return moved if moved is value else simplified(moved, self.simplify)
+
+
+def simplified(value: Expr, simplify: Rename) -> Expr:
+    """Return `value` with its index expressions simplified."""
+
+    def rule(node: Expr) -> Expr | None:
+        return simplify(node) if node.dtype.name == "index" else None
+
+    return rewrite(value, rule)
 
 
 def circulate(
@@ -129,7 +341,7 @@ class _Parts:
 
 
 class _Circle:
-    def __init__(self, tensor: TensorView, nest: Nest, buffers: AbstractSet[Buffer]) -> None:
+    def __init__(self, tensor: TensorView, nest: Nest, buffers: Set[Buffer]) -> None:
         self.tensor, self.buffers, self.plan = tensor, buffers, nest.plan
         self.names = {twin.name for twin in tensor.siblings}
         self.stages, self.prefetch = tensor.layout.stages, tensor.layout.prefetch
@@ -272,7 +484,7 @@ class _Circle:
                 moves = item.tensor in mine  # its buffer, and that in which it is folded
                 (made if moves else rest).append(item)
                 continue
-            stored = set(_stored(item))
+            stored = set(stored_tensors(item))
             if not stored & mine:
                 rest.append(item)
             elif isinstance(item, Tree) and item.spec is not None and item.spec.parallel.is_thread:
@@ -338,7 +550,7 @@ class _Pipeline:
 class _InStage:
     """Give accesses of circular buffers the index of their stage."""
 
-    buffers: AbstractSet[Buffer]
+    buffers: Set[Buffer]
     stage: Expr
 
     def __call__(self, value: Expr) -> Expr:
@@ -392,14 +604,6 @@ def _private_producers(plan: LoopPlan, tensor: TensorView) -> list[TensorView]:
                 found.append(unit)
                 waiting.append(unit)
     return found[1:]
-
-
-def _stored(item: TreeItem) -> Iterator[str]:
-    if isinstance(item, Tree):
-        for inner in item.body:
-            yield from _stored(inner)
-    elif isinstance(item, Guarded):
-        yield from (s.tensor for s in item.statements if isinstance(s, Store))
 
 
 def _without_made(tree: Tree, made: list[TreeItem]) -> Tree:

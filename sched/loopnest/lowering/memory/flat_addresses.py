@@ -14,7 +14,13 @@ from dataclasses import replace
 
 from loopnest.kir import Store, expressions, map_expressions
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.loops.guarded_tree import Guarded, Simple, Tree, TreeItem, map_loads
+from loopnest.lowering.loops.guarded_tree import (
+    Simple,
+    Tree,
+    guarded_items,
+    map_guarded,
+    map_loads,
+)
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, Load, Op, loads, walk
 from loopnest.scalar.simplify import Simplifier
@@ -37,15 +43,12 @@ def flatten_addresses(tree: Tree, algebra: Simplifier) -> Tree:
 
 
 def _accesses(tree: Tree) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
-    for item in tree.body:
-        if isinstance(item, Tree):
-            yield from _accesses(item)
-        elif isinstance(item, Guarded):
-            for node in item.statements:
-                if isinstance(node, Store) and not node.flat:
-                    yield node.storage, node.index
-                for value in expressions(node):
-                    yield from ((load.buffer, load.args) for load in loads(value) if not load.flat)
+    for item in guarded_items(tree):
+        for node in item.statements:
+            if isinstance(node, Store) and not node.flat:
+                yield node.storage, node.index
+            for value in expressions(node):
+                yield from ((load.buffer, load.args) for load in loads(value) if not load.flat)
 
 
 def _flattened(tree: Tree, chosen: Container[Buffer], algebra: Simplifier) -> Tree:
@@ -61,14 +64,9 @@ def _flattened(tree: Tree, chosen: Container[Buffer], algebra: Simplifier) -> Tr
             return replace(made, index=(offset,), flat=True)
         return made
 
-    def item(node: TreeItem) -> TreeItem:
-        if isinstance(node, Tree):
-            return _flattened(node, chosen, algebra)
-        if isinstance(node, Guarded):
-            return replace(node, statements=tuple([statement(s) for s in node.statements]))
-        return node
-
-    return replace(tree, body=tuple([item(i) for i in tree.body]))
+    return map_guarded(
+        tree, lambda item: replace(item, statements=tuple(map(statement, item.statements)))
+    )
 
 
 def _offset(buffer: Buffer, index: tuple[Expr, ...], algebra: Simplifier) -> Expr:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
-from loopnest.lowering.reductions.exchange_body import FreshNames, row_major
+from loopnest.lowering.reductions.block_exchange import FreshNames, row_major
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, Memory, ParallelType
