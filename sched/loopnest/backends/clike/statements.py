@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, assert_never
 
 from loopnest.backends.clike.c_expressions import CFormat
@@ -163,11 +164,17 @@ class StatementPrinter(StatementVisitor, ABC):
         self, header: str, body: tuple[Stmt, ...], footer: str = "}", first: Sequence[str] = ()
     ) -> None:
         """Add ``header { first body }``; `header` ends in the brace."""
+        with self.scope(header, footer):
+            for line in first:
+                self.emit(line)
+            self.statements(body)
+
+    @contextmanager
+    def scope(self, header: str = "{", footer: str = "}") -> Iterator[None]:
+        """Add ``header … footer`` around what a `with` block adds."""
         self.emit(header)
         outer, self.pad = self.pad, self.pad + "  "
-        for line in first:
-            self.emit(line)
-        self.statements(body)
+        yield
         self.pad = outer
         if footer:
             self.emit(footer)
@@ -238,17 +245,14 @@ class StatementPrinter(StatementVisitor, ABC):
                 self.emit(f"{call};  {remark}")
                 return
         element = self.dialect.element(node.storage.dtype)
-        self.emit("{" + f"  {remark}")
-        outer, self.pad = self.pad, self.pad + "  "
-        self.emit(f"{element} *const ln_place = &{place};")
-        self.emit(f"{element} ln_old = *ln_place, ln_new;")
-        self.emit("do {")
-        with self.format.renamed({node.own: "ln_old"}):
-            value = self.format.converted(node.value, node.storage.dtype)
-        self.emit(f"  ln_new = {value};")
-        self.emit(f"}} while (!{self.swap('ln_place', '&ln_old', 'ln_new')});")
-        self.pad = outer
-        self.emit("}")
+        with self.scope("{" + f"  {remark}"):
+            self.emit(f"{element} *const ln_place = &{place};")
+            self.emit(f"{element} ln_old = *ln_place, ln_new;")
+            self.emit("do {")
+            with self.format.renamed({node.own: "ln_old"}):
+                value = self.format.converted(node.value, node.storage.dtype)
+            self.emit(f"  ln_new = {value};")
+            self.emit(f"}} while (!{self.swap('ln_place', '&ln_old', 'ln_new')});")
 
     def atomic_call(self, operation: str, dtype: DType, place: str, value: str) -> str:
         """Return the call of an atomic operation; empty where the machine has none."""
@@ -336,12 +340,9 @@ class StatementPrinter(StatementVisitor, ABC):
         number = self.format.launch.get(node.parallel, "0")
         size = self.format.format(node.var.extent, SUM)
         guard = "" if self.is_always_run(node) else f"if ({number} < {size}) "
-        self.emit(f"{guard}{{")
-        outer, self.pad = self.pad, self.pad + "  "
-        self.binding(node)
-        self.statements(node.body)
-        self.pad = outer
-        self.emit("}")
+        with self.scope(f"{guard}{{"):
+            self.binding(node)
+            self.statements(node.body)
 
     def is_always_run(self, node: Loop) -> bool:
         """Whether `node` is bound to a launch dimension and runs in every thread along it."""

@@ -186,7 +186,7 @@ class _CPrinter(VectorPrinter):
         made = allocations(self.loops.body)
         self.memory = MemoryPlan(made, is_threaded=self.loops.lane is not None)
         self.changed = _changed_by_others(self.loops.body)
-        self.scope: list[Variable] = []  # what enclosing statements of the entry define
+        self.visible: list[Variable] = []  # what enclosing statements of the entry define
         self.works: list[str] = []
         self.in_work = False
         self.is_shared_out = False
@@ -270,22 +270,19 @@ class _CPrinter(VectorPrinter):
         sizes = [self.format.format(self.bound(n), UNARY) for n in chain]
         count = "(int64_t)" + " * ".join(sizes)
         work = self._work(chain, chain[-1].body)
-        self.emit("{")
-        outer, self.pad = self.pad, self.pad + "  "
-        self.emit(f"const int64_t ln_count = {count};{self.remark(node)}")
-        stores = stores_of(chain, chain[-1].body)
-        amount = "INT64_MAX" if stores is None else self.wide.format(stores)
-        self.emit(f"const int64_t ln_stores = {amount};")
-        self.emit("const int ln_members = ln_team(ln_threads, ln_count, ln_stores);")
-        # OpenMP takes as long to run a team of one as small kernels do.
-        self.emit("if (ln_members < 2) {")
-        self._call(work, ("0", "ln_count"), "0")
-        self.emit("} else {")
-        self.emit("  #pragma omp parallel num_threads(ln_members)")
-        self._call(work, ("ln_share(ln_count, 0)", "ln_share(ln_count, 1)"), "ln_thread()")
-        self.emit("}")
-        self.pad = outer
-        self.emit("}")
+        with self.scope():
+            self.emit(f"const int64_t ln_count = {count};{self.remark(node)}")
+            stores = stores_of(chain, chain[-1].body)
+            amount = "INT64_MAX" if stores is None else self.wide.format(stores)
+            self.emit(f"const int64_t ln_stores = {amount};")
+            self.emit("const int ln_members = ln_team(ln_threads, ln_count, ln_stores);")
+            # OpenMP takes as long to run a team of one as small kernels do.
+            self.emit("if (ln_members < 2) {")
+            self._call(work, ("0", "ln_count"), "0")
+            self.emit("} else {")
+            self.emit("  #pragma omp parallel num_threads(ln_members)")
+            self._call(work, ("ln_share(ln_count, 0)", "ln_share(ln_count, 1)"), "ln_thread()")
+            self.emit("}")
 
     def _call(self, work: _Work, share: Sequence[str], thread: str) -> None:
         places = [f"({self._element(b)} *)(ln_mine + {self._place(b)})" for b in work.scratch]
@@ -300,7 +297,7 @@ class _CPrinter(VectorPrinter):
 
     def _work(self, chain: Sequence[Loop], body: tuple[Stmt, ...]) -> _Work:
         """Print the function in which a thread does its share of the loops in `chain`."""
-        known = [*self.declarations("restrict", "size", "idx_t"), *self.scope]
+        known = [*self.declarations("restrict", "size", "idx_t"), *self.visible]
         scratch = self.memory.scratch_of(allocations(body))
         name = f"ln_work_{self.symbol}_{len(self.works) + 1}"
         share = ["const int64_t ln_from", "const int64_t ln_to"] if chain else []
@@ -326,37 +323,31 @@ class _CPrinter(VectorPrinter):
             head = f"for (idx_t {i} = (idx_t)ln_from; {i} < (idx_t)ln_to; ++{i}) {{"
             self.block(head + self.remark(chain[0]), body)
             return
-        self.emit("for (int64_t ln_i = ln_from; ln_i < ln_to; ++ln_i) {")
-        self.pad += "  "
-        self.emit("int64_t ln_rest = ln_i;")
+        lines = ["int64_t ln_rest = ln_i;"]
         for index, node in zip(indices[:0:-1], chain[:0:-1], strict=True):
             size = self.format.format(node.var.extent, UNARY)
-            self.emit(f"const idx_t {index} = (idx_t)(ln_rest % {size});{self.remark(node)}")
-            self.emit(f"ln_rest /= {size};")
-        self.emit(f"const idx_t {indices[0]} = (idx_t)ln_rest;{self.remark(chain[0])}")
-        self.statements(body)
-        self.pad = self.pad[2:]
-        self.emit("}")
+            lines.append(f"const idx_t {index} = (idx_t)(ln_rest % {size});{self.remark(node)}")
+            lines.append(f"ln_rest /= {size};")
+        lines.append(f"const idx_t {indices[0]} = (idx_t)ln_rest;{self.remark(chain[0])}")
+        self.block("for (int64_t ln_i = ln_from; ln_i < ln_to; ++ln_i) {", body, first=lines)
 
     # Scopes: what a parallel loop within serial ones must be passed
 
     def statements(self, body: tuple[Stmt, ...]) -> None:
-        mark = len(self.scope)
+        mark = len(self.visible)
         super().statements(body)
-        del self.scope[mark:]
+        del self.visible[mark:]
 
     def _define(self, declaration: str, name: str) -> None:
         if not self.in_work:
-            self.scope.append(Variable(declaration, name))
+            self.visible.append(Variable(declaration, name))
 
     def plain_loop(self, node: Loop, pragmas: Sequence[str] = ()) -> None:
         if not pragmas and self._print_peeled(node):
             return
-        mark = len(self.scope)
         index = self.format.format(node.var)
         self._define(f"const idx_t {index}", index)
         super().plain_loop(node, pragmas or kept_whole(node))
-        del self.scope[mark:]
 
     def told(self, node: Loop, bounds: LoopBounds | None) -> Sequence[str]:
         """Return what data say of an index, so that a mask by them is a constant in the loop."""
@@ -372,17 +363,12 @@ class _CPrinter(VectorPrinter):
         pieces = self._pieces(node)
         if len(pieces) == 1:
             return False
-        mark = len(self.scope)
         index = self.format.format(node.var)
         self._define(f"const idx_t {index}", index)
-        self.emit("{")
-        outer, self.pad = self.pad, self.pad + "  "
-        self.emit(f"idx_t {index} = 0;{self.remark(node)}")
-        for stop, body in pieces:
-            self.block(f"for (; {index} < {self.format.format(stop, SUM)}; ++{index}) {{", body)
-        self.pad = outer
-        self.emit("}")
-        del self.scope[mark:]
+        with self.scope():
+            self.emit(f"idx_t {index} = 0;{self.remark(node)}")
+            for stop, body in pieces:
+                self.block(f"for (; {index} < {self.format.format(stop, SUM)}; ++{index}) {{", body)
         return True
 
     def _pieces(self, node: Loop) -> list[Piece]:
@@ -398,11 +384,6 @@ class _CPrinter(VectorPrinter):
             for stop, body in pieces
             for part in border_pieces(body, node.var, stop, self.algebra)
         ]
-
-    def bound_loop(self, node: Loop) -> None:
-        mark = len(self.scope)
-        super().bound_loop(node)
-        del self.scope[mark:]
 
     def binding(self, node: Loop) -> None:
         super().binding(node)
@@ -422,6 +403,11 @@ class _CPrinter(VectorPrinter):
     # Loops
 
     def visit_loop(self, node: Loop) -> None:
+        mark = len(self.visible)
+        self._loop(node)
+        del self.visible[mark:]
+
+    def _loop(self, node: Loop) -> None:
         if self.is_whole(node) and self.print_transposed(node):
             return
         if (

@@ -79,12 +79,8 @@ class VectorPrinter(StatementPrinter):
         """Print a loop that ends before its last lane."""
         index, bound = self.format.format(node.var), self.format.format(limit, SUM)
         header = f"for (idx_t {index} = 0; {index} < {bound}; {self.step(node)}) {{"
-        self.emit(header + self.remark(node))
-        outer, self.pad = self.pad, self.pad + "  "
-        self.emit(f"const {name}_mask ln_rest = {name}_first({bound} - {index});")
-        self.statements(node.body)
-        self.pad = outer
-        self.emit("}")
+        rest = f"const {name}_mask ln_rest = {name}_first({bound} - {index});"
+        self.block(header + self.remark(node), node.body, first=[rest])
 
     def vector_functions(self) -> list[str]:
         """Return the lines that define the functions of vectors that were called."""
@@ -148,11 +144,9 @@ class VectorPrinter(StatementPrinter):
             vectors.spread.add(found.other)
         mask = self.lane_format.as_mask(found.condition)
         lanes = mask if found.holds else f"~{mask}"
-        self.block(f"if ({vectors.type_name}_is_full({lanes})) {{", (found.other,), "} else {")
-        outer, self.pad = self.pad, self.pad + "  "
-        super().statements(found.rest)
-        self.pad = outer
-        self.emit("}")
+        self.block(f"if ({vectors.type_name}_is_full({lanes})) {{", (found.other,), "")
+        with self.scope("} else {"):
+            super().statements(found.rest)
 
     def visit_if(self, node: If) -> None:
         if self.vectors and self.vectors.varies(node.condition):
@@ -163,15 +157,12 @@ class VectorPrinter(StatementPrinter):
     def _masked(self, node: If, vectors: LaneVectors) -> None:
         """Print what some lanes do, and then what the others do."""
         mask = f"ln_if_{len(self.pad) // 2}"  # unlike those around
-        self.emit("{")
-        outer, self.pad = self.pad, self.pad + "  "
-        condition = self.format.format(node.condition)
-        self.emit(f"const {vectors.type_name}_mask {mask} = {condition};")
-        for lanes, body in ((mask, node.body), (f"~{mask}", node.orelse)):
-            with self.lane_format.under(lanes):
-                self.statements(body)
-        self.pad = outer
-        self.emit("}")
+        with self.scope():
+            condition = self.format.format(node.condition)
+            self.emit(f"const {vectors.type_name}_mask {mask} = {condition};")
+            for lanes, body in ((mask, node.body), (f"~{mask}", node.orelse)):
+                with self.lane_format.under(lanes):
+                    self.statements(body)
 
     def visit_store(self, node: Store, declare: str = "") -> None:
         vectors = self.vectors

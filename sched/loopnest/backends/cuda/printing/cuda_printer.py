@@ -10,6 +10,7 @@ import math
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 
 from loopnest.backends.clike.dialect import SUM
 from loopnest.backends.clike.identifiers import symbol
@@ -308,7 +309,9 @@ class _CudaPrinter(StatementPrinter):
                 self.emit(f"{target} = {source};  // {remark}")
             case WideLoop() as plan:
                 self.format.called["ln_wide"] = None
-                self._wide_loop(node, plan)
+                # In a scope of its own beside other statements.
+                with nullcontext() if self.is_alone else self.scope():
+                    self._wide_loop(node, plan)
             case None:
                 self.unrolled_loop(node)
 
@@ -323,12 +326,7 @@ class _CudaPrinter(StatementPrinter):
         self.is_alone = before
 
     def _wide_loop(self, node: Loop, plan: WideLoop) -> None:
-        """Print the three steps of a vectorized loop, in a scope of their own beside others."""
-        scoped = not self.is_alone
-        outer = self.pad
-        if scoped:
-            self.emit("{")
-            self.pad += "  "
+        """Print the three steps of a vectorized loop."""
         lane = self.format.format(node.var)
         vectors = self._vector_names((*plan.loads, *plan.stores))
         loaded: dict[Expr, str] = {}
@@ -348,9 +346,6 @@ class _CudaPrinter(StatementPrinter):
             arguments = template(access.buffer, access.lanes, access.piece_bytes)
             remark = comment(f"{access.buffer.tensor}, {access.lanes} lanes")
             self.emit(f"{self._wide(access, arguments)} = {vectors[access]};  // {remark}")
-        self.pad = outer
-        if scoped:
-            self.emit("}")
 
     def _vector_names(self, accesses: Sequence[WideAccess]) -> dict[WideAccess, str]:
         """Return a name for the lanes of each access: ``x_v``, and ``x_v1`` for another of x."""
