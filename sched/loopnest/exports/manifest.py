@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from loopnest import kir
 from loopnest.backends.compiled_kernel import CompiledKernel, K
 from loopnest.backends.cpu import c_target
+from loopnest.backends.cpu.c_compiler import command_line, machine_code, package_version
 from loopnest.base.errors import CompileError, LaunchError, VerifyError, kind_of
 from loopnest.base.pickling import SCHEMA
 from loopnest.exports.entry_point import ABI, EntryPoint, c_type, names_of
@@ -95,7 +96,7 @@ def export_kernel(
     manifest = {
         "format": FORMAT,
         "version": VERSION,
-        "loopnest": _version(),
+        "loopnest": package_version(),
         "schema": SCHEMA,
         "interface": ABI,
         "kernel": kernel.name,
@@ -288,15 +289,6 @@ def _sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("loopnest")
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
 # What the manifest says
 
 
@@ -363,7 +355,6 @@ def _proof(kernel: Exportable, subject: str) -> tuple[Json, str]:
 
 
 def _c_files(kernel: Exportable) -> tuple[EntryPoint, Files, Json]:
-    from loopnest.backends.cpu.c_compiler import command_line, machine_code
     from loopnest.exports.entry_point import CExport
 
     made = CExport(kernel.program, None if kernel.scalar is None else kernel.scalar.program)

@@ -48,6 +48,24 @@ class Dialect:
         return self.elements.get(dtype.name, self.types[dtype.name])
 
 
+def common_functions(column: Mapping[str, tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Return functions of floats, by those of float32 and float64, and those of one type."""
+    found = {
+        ("philox", "int64"): "ln_philox",
+        ("ordinal32", "float32"): "ln_ordinal32",
+        ("ordinal64", "float64"): "ln_ordinal64",
+    }
+    for op, (single, double) in column.items():
+        found |= {(op, "float32"): single, (op, "float64"): double}
+    return found
+
+
+def unsigned(narrow: str, wide: str) -> Mapping[str, str]:
+    """Return the types in which integers wrap: uint32 itself does; narrower ones are promoted."""
+    names = ("int8", "uint8", "int16", "uint16", "int32")
+    return {**dict.fromkeys(names, narrow), "int64": wide}
+
+
 def literal(node: Const, dialect: Dialect) -> Text:
     """Return a literal that has exactly the value of `node`."""
     dtype = node.dtype

@@ -14,14 +14,14 @@ why here: C and CUDA then declare a scalar by its first store, and a loop whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from loopnest.base.fast_init import fast_init
 from loopnest.kir import Allocate, Loop, Stmt, Store, bodies, expressions, with_bodies
 from loopnest.kir.buffers import Buffer
-from loopnest.scalar.expr import ONE, Expr, Load
+from loopnest.scalar.expr import ONE, loads
 
 Table: TypeAlias = "dict[Buffer, list[Stmt]]"
 """For each buffer the statements of one body that touch it, in order."""
@@ -60,26 +60,11 @@ def _table(body: tuple[Stmt, ...], uses: _Uses) -> Table:
     for node in body:
         stored = node.storage if isinstance(node, Store) else None
         branches = tuple([_table(inner, uses) for inner in bodies(node)])
-        use = uses[node] = _Use(frozenset(_buffers(expressions(node))), branches, stored)
+        own = frozenset([load.buffer for e in expressions(node) for load in loads(e)])
+        use = uses[node] = _Use(own, branches, stored)
         for buffer in dict.fromkeys(use.buffers()):
             table.setdefault(buffer, []).append(node)
     return table
-
-
-def _buffers(roots: Iterable[Expr]) -> set[Buffer]:
-    """Return the buffers that expressions load from."""
-    found: set[Buffer] = set()
-    stack = list(roots)
-    seen: set[Expr] = set()
-    while stack:
-        node = stack.pop()
-        if not node.args or node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, Load):
-            found.add(node.buffer)
-        stack.extend(node.args)
-    return found
 
 
 def _settle(body: tuple[Stmt, ...], uses: _Uses) -> tuple[Stmt, ...]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from loopnest.backends.clike.source_excerpt import excerpt
 from loopnest.base.errors import CompileError
 from loopnest.launch.disk_cache import DiskCache, digest
 
@@ -209,7 +210,7 @@ def _job(
     compiler = _required()
     flags = (*_flags(compiler, optimize, openmp, fast_math), *_known(compiler, flags))
     header = _header()
-    key = digest(_version(), str(compiler), shlex.join(flags), cpu_model(), header, source)
+    key = digest(package_version(), str(compiler), shlex.join(flags), cpu_model(), header, source)
     return key, partial(_build, compiler, flags, source)
 
 
@@ -408,7 +409,8 @@ def cpu_model() -> str:
 
 
 @cache
-def _version() -> str:
+def package_version() -> str:
+    """Return the version of this package; "unknown" where it runs from a source tree."""
     from importlib import metadata
 
     try:
@@ -468,29 +470,14 @@ def _refusal(
 ) -> CompileError:
     log = done.stderr.strip() or f"no message, exit status {done.returncode}"
     shown = "\n".join(log.splitlines()[:40])
-    excerpt = _excerpt(source, _failing_lines(log))
-    reason = f"{compiler} refused the source\n{shown}" + (f"\n\n{excerpt}" if excerpt else "")
+    around = excerpt(source, _failing_lines(log))
+    reason = f"{compiler} refused the source\n{shown}" + (f"\n\n{around}" if around else "")
     return CompileError(_FILE, reason)
 
 
 def _failing_lines(log: str, at_most: int = 5) -> list[int]:
     found = re.findall(rf"^{re.escape(_FILE)}:(\d+):(?:\d+:)? (?:fatal )?error:", log, re.MULTILINE)
     return [int(line) for line in found][:at_most]
-
-
-def _excerpt(source: str, failing: list[int], context: int = 2) -> str:
-    """Return the lines of `source` around the failing ones, numbered from 1."""
-    shown: list[str] = []
-    last = 0
-    for number, text in enumerate(source.splitlines(), 1):
-        if all(abs(number - line) > context for line in failing):
-            continue
-        if shown and number != last + 1:
-            shown.append("      ...")
-        mark = ">" if number in failing else " "
-        shown.append(f"{mark}{number:4} | {text}".rstrip())
-        last = number
-    return "\n".join(shown)
 
 
 LIMIT_VARIABLE = "LOOPNEST_COMPILE_SECONDS"

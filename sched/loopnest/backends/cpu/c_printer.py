@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loopnest.backends.clike.c_expressions import CFormat
-from loopnest.backends.clike.dialect import SUM, UNARY, Dialect
+from loopnest.backends.clike.dialect import SUM, UNARY, Dialect, common_functions, unsigned
 from loopnest.backends.clike.float_functions import C
 from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
@@ -528,14 +528,10 @@ def _lines(params: Iterable[str]) -> str:
 
 def _functions(index: str) -> dict[tuple[str, str], str]:
     functions = {
+        **common_functions(C),
         ("floordiv", "index"): f"ln_index_div_{index}",
         ("mod", "index"): f"ln_index_mod_{index}",
     }
-    for op, (single, double) in C.items():
-        functions |= {(op, "float32"): single, (op, "float64"): double}
-    functions["philox", "int64"] = "ln_philox"
-    functions["ordinal32", "float32"] = "ln_ordinal32"
-    functions["ordinal64", "float64"] = "ln_ordinal64"
     for dtype, end in (*_INTEGER_ENDS.items(), ("index", index)):
         for op in ("max", "min", "abs", "floordiv", "mod", "pow", "shl", "shr"):
             functions.setdefault((op, dtype), f"ln_{op}_{end}")
@@ -575,14 +571,9 @@ def _dialect(index_bits: int) -> Dialect:
     selects = {name: f"ln_select_{name}" for name in types if name != "index"}
     functions = _functions(f"i{index_bits}")
     elements = {"bool": "uint8_t"}  # gcc 12 vectorizes no loop that loads bool
-    return Dialect(types, _UNSIGNED, special, functions, casts, selects, elements)
-
-
-_UNSIGNED = {
-    **dict.fromkeys(("int8", "uint8", "int16", "uint16", "int32"), "uint32_t"),
-    "int64": "uint64_t",
-}
-"""uint32 itself wraps; what is narrower would be promoted to int."""
+    return Dialect(
+        types, unsigned("uint32_t", "uint64_t"), special, functions, casts, selects, elements
+    )
 
 
 # Loops that a C compiler must not unroll: there the mask of a gather would be a constant.

@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from loopnest.backends.clike.sink_allocations import settle_allocations
@@ -38,6 +38,7 @@ from loopnest.scalar.expr import (
     integer,
     loads,
     substitute,
+    terms_of,
     walk,
 )
 from loopnest.scalar.simplify import Simplifier
@@ -134,7 +135,7 @@ def _sort_terms(condition: Expr, var: Index) -> tuple[list[Expr], list[Expr], li
     fixed: list[Expr] = []
     bounds: list[Expr] = []
     kept: list[Expr] = []
-    for term in _terms(condition):
+    for term in terms_of(condition):
         bound = None
         if _is_movable(term):
             if var not in free_indices(term):
@@ -143,14 +144,6 @@ def _sort_terms(condition: Expr, var: Index) -> tuple[list[Expr], list[Expr], li
             bound = upper_bound(term, var)
         (kept if bound is None else bounds).append(term if bound is None else bound)
     return fixed, bounds, kept
-
-
-def _terms(condition: Expr) -> Iterator[Expr]:
-    if isinstance(condition, Op) and condition.op == "and":
-        for arg in condition.args:
-            yield from _terms(arg)
-    else:
-        yield condition
 
 
 def _is_movable(term: Expr) -> bool:

@@ -87,7 +87,7 @@ class _Chooser:
         self._visit(body, 1)
         for loop, times in self.undecided:  # grows while it is walked
             touched: dict[Buffer, int] = {}
-            for access in _accesses((loop,)):
+            for access in accesses((loop,)):
                 if access.buffer in self.private:
                     touched[access.buffer] = touched.get(access.buffer, 0) + access.count * times
             inward = sum([self.inward.get(buffer, 0) for buffer in touched])
@@ -129,7 +129,7 @@ class _Chooser:
         return not any(n in self.threads or isinstance(n, (Local, Load)) for n in walk(value))
 
     def _count(self, node: Stmt, times: int) -> None:
-        for access in _accesses((node,)):
+        for access in accesses((node,)):
             if access.buffer in self.private:
                 sign = 1 if access.loop is not None else -1
                 before = self.inward.get(access.buffer, 0)
@@ -143,7 +143,7 @@ class _Chooser:
         outside all the same, unless an iteration reads what an earlier one stored.
         """
         lane_cost = own_cost = along = 0
-        for access in _accesses((loop,)):
+        for access in accesses((loop,)):
             if access.buffer in self.private:
                 continue
             assert access.loop is not None
@@ -164,17 +164,17 @@ class _Chooser:
             a.is_store
             and a.buffer in self.private - made
             and self._stride(self._offset(a), loop.var) == 0
-            for a in _accesses((loop,))
+            for a in accesses((loop,))
         )
 
     def _carries(self, loop: Loop) -> bool:
         """Whether an iteration reads what an earlier one stored: it may be kept in registers."""
         made = {n.storage for n, _ in walk_statements(loop.body) if isinstance(n, Allocate)}
-        own = [a for a in _accesses((loop,)) if a.buffer in self.private - made]
+        own = [a for a in accesses((loop,)) if a.buffer in self.private - made]
         stored = {a.buffer for a in own if a.is_store}
         return any(a.buffer in stored and not a.is_store for a in own)
 
-    def _offset(self, access: _ThreadAccess) -> Expr:
+    def _offset(self, access: ThreadAccess) -> Expr:
         strides = (ONE,) if access.flat else access.buffer.strides
         pairs = zip(access.index, strides, strict=True)
         return self.algebra.sum([self.algebra.mul(self._plain(i), s) for i, s in pairs])
@@ -201,7 +201,7 @@ class _Chooser:
 
 
 @dataclass(frozen=True, slots=True)
-class _ThreadAccess:
+class ThreadAccess:
     """A load or a store: its place, its innermost loop, and how often it is done."""
 
     buffer: Buffer
@@ -212,14 +212,15 @@ class _ThreadAccess:
     count: int
 
 
-def _accesses(body: tuple[Stmt, ...]) -> Iterator[_ThreadAccess]:
+def accesses(body: tuple[Stmt, ...]) -> Iterator[ThreadAccess]:
+    """Yield the loads and stores of statements."""
     for node, ancestors in walk_statements(body):
         loops = [a for a in ancestors if isinstance(a, Loop)]
         inner, count = (loops[-1] if loops else None), prod(map(_trips, loops))
         if isinstance(node, Store):
-            yield _ThreadAccess(node.storage, node.index, node.flat, True, inner, count)
+            yield ThreadAccess(node.storage, node.index, node.flat, True, inner, count)
         for load in {p for e in expressions(node) for p in walk(e) if isinstance(p, Load)}:
-            yield _ThreadAccess(load.buffer, load.args, load.flat, False, inner, count)
+            yield ThreadAccess(load.buffer, load.args, load.flat, False, inner, count)
 
 
 def _trips(loop: Loop) -> int:

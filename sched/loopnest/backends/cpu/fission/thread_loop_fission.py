@@ -27,13 +27,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from weakref import WeakKeyDictionary
 
 from loopnest.backends.clike.sink_allocations import settle_allocations
 from loopnest.backends.cpu.fission.context_arrays import ContextArray, ContextArrays, redirect
 from loopnest.backends.cpu.fission.loop_form import LoopForm, trimmed
-from loopnest.backends.cpu.fission.loop_interchange import Interchange, choose_interchange
+from loopnest.backends.cpu.fission.loop_interchange import Interchange, accesses, choose_interchange
 from loopnest.backends.cpu.fission.parallel_regions import Cutter, Fork, Listing, Region, Threads
 from loopnest.backends.cpu.fission.shuffle_loads import shuffled, swap
 from loopnest.base.errors import InternalError
@@ -54,7 +53,6 @@ from loopnest.kir import (
     Store,
     Tile,
     Wait,
-    bodies,
     expressions,
     holds_sync,
     map_expressions,
@@ -350,9 +348,6 @@ OFTEN = 4
 MOST_COPIED = 1024
 """The largest buffer, in elements, that is copied."""
 
-UNKNOWN_EXTENT = 16
-"""What a loop of symbolic extent counts for."""
-
 
 def spread(body: tuple[Stmt, ...], threads: Threads, maker: ContextArrays) -> tuple[Stmt, ...]:
     """Return `body`, which each of `threads` executes, as loops over them.
@@ -597,35 +592,15 @@ def _store(to: Load, value: Expr, tensor: str) -> Store:
 
 def _touches(buffer: Buffer, body: tuple[Stmt, ...]) -> int:
     """Estimate how often a thread loads from or stores to `buffer` within loops of its own."""
-    total = 0
     # Outside of loops of its own a region touches a buffer once or twice: a copy would cost as
     # much.
-    for node, ancestors in walk_statements(body):
-        extents = [a.extent for a in ancestors if isinstance(a, Loop)]
-        count = prod([e if isinstance(e, int) else UNKNOWN_EXTENT for e in extents])
-        if extents:
-            total += count * (isinstance(node, Store) and node.storage is buffer)
-            parts = [n for e in expressions(node) for n in walk(e)]
-            total += count * sum(isinstance(n, Load) and n.buffer is buffer for n in parts)
-    return total
+    return sum([a.count for a in accesses(body) if a.buffer is buffer and a.loop is not None])
 
 
 def _is_stored_first(buffer: Buffer, body: list[Stmt]) -> bool:
     """Whether the first statement that touches `buffer` stores all of it."""
     for node in body:
-        loaded = any(
-            isinstance(n, Load) and n.buffer is buffer for e in expressions(node) for n in walk(e)
-        )
-        if isinstance(node, Store) and node.storage is buffer:
-            return not loaded
-        if loaded or any(_uses(buffer, inner) for inner in bodies(node)):
-            return False
+        found = [a for a in accesses((node,)) if a.buffer is buffer]
+        if found:
+            return isinstance(node, Store) and all(a.is_store for a in found)
     return False
-
-
-def _uses(buffer: Buffer, body: tuple[Stmt, ...]) -> bool:
-    return any(
-        (isinstance(n, Store) and n.storage is buffer)
-        or any(isinstance(p, Load) and p.buffer is buffer for e in expressions(n) for p in walk(e))
-        for n, _ in walk_statements(body)
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 
-from loopnest.backends.clike.dialect import Dialect
+from loopnest.backends.clike.dialect import Dialect, common_functions, unsigned
 from loopnest.backends.clike.float_functions import CUDA
 from loopnest.backends.cuda.printing.cuda_dot_products import DOT_PRODUCTS
 from loopnest.backends.cuda.printing.cuda_sync import FUNCTIONS
@@ -342,15 +342,11 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
 
 def _functions() -> dict[tuple[str, str], str]:
     functions = {
+        **common_functions(CUDA),
         ("quotient", "float32"): "ln_quotient",
         ("floordiv", "index"): "ln_index_div<idx_t>",
         ("mod", "index"): "ln_index_mod<idx_t>",
     }
-    for op, (single, double) in CUDA.items():
-        functions |= {(op, "float32"): single, (op, "float64"): double}
-    functions["philox", "int64"] = "ln_philox"
-    functions["ordinal32", "float32"] = "ln_ordinal32"
-    functions["ordinal64", "float64"] = "ln_ordinal64"
     for dtype, type_ in (*_INTEGERS.items(), ("index", "idx_t")):
         for op in ("min", "max", "abs", "floordiv", "mod", "pow"):
             functions.setdefault((op, dtype), f"ln_{op}<{type_}>")
@@ -369,11 +365,6 @@ _INTEGERS = {
     "int8": "signed char", "uint8": "unsigned char", "int16": "short",
     "uint16": "unsigned short", "int32": "int", "uint32": "unsigned int", "int64": "long long",
 }  # fmt: skip
-_UNSIGNED = {
-    **dict.fromkeys(("int8", "uint8", "int16", "uint16", "int32"), "unsigned int"),
-    "int64": "unsigned long long",
-}
-"""uint32 itself wraps; what is narrower would be promoted to int."""
 
 
 @cache
@@ -403,4 +394,6 @@ def cuda_dialect() -> Dialect:
         casts[f"float8_{name}", "float32"] = f"ln_f8_{name}_to_f32"
         casts["float32", f"float8_{name}"] = f"ln_f32_to_f8_{name}"
         casts["float64", f"float8_{name}"] = f"ln_f64_to_f8_{name}"
-    return Dialect(types, _UNSIGNED, special, _functions(), casts)
+    return Dialect(
+        types, unsigned("unsigned int", "unsigned long long"), special, _functions(), casts
+    )

@@ -85,7 +85,18 @@ from loopnest.kir.vector_access import WideAccess, alignments, require_wide_copi
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Index, Load, Symbol, cast, free_indices
+from loopnest.scalar.expr import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Symbol,
+    cast,
+    free_indices,
+    loads,
+)
 from loopnest.scalar.fragments import Fragment
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.simplify import Simplifier
@@ -606,7 +617,7 @@ class Usage:
 
     def __init__(self, program: Program) -> None:
         self.nodes = program.nodes
-        self.loads = _loads(self.nodes)
+        self.loads = {x for n in self.nodes for e in expressions(n) for x in loads(e)}
         self.stores = [n for n in self.nodes if isinstance(n, Store)]
 
     def register_indices(self) -> frozenset[Index]:
@@ -639,21 +650,6 @@ class Usage:
             isinstance(n, Shuffle) or (isinstance(n, Barrier) and n.scope == "warp")
             for n in self.nodes
         )
-
-
-def _loads(nodes: Sequence[Stmt]) -> list[Load]:
-    """Return every load, once; expressions that statements share are visited once."""
-    found: list[Load] = []
-    seen: set[Expr] = set()
-    stack = [e for n in nodes for e in expressions(n)]
-    while stack:
-        node = stack.pop()
-        if node not in seen and node.args:
-            seen.add(node)
-            stack.extend(node.args)
-            if isinstance(node, Load):
-                found.append(node)
-    return found
 
 
 def _is_register_array(buffer: Buffer) -> bool:

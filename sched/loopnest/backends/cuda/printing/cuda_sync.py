@@ -12,7 +12,9 @@ Source: PTX ISA, "Memory Consistency Model"; the sample threadFenceReduction; co
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
+from loopnest.backends.clike.statements import extent_product
 from loopnest.kir import Program
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, ParallelType
@@ -124,19 +126,12 @@ def block_extents(program: Program) -> tuple[Expr, ...]:
 
 def static_mask(program: Program) -> str | None:
     """Return the mask of the lanes of each warp where all warps have the same, else None."""
-    threads = 1
-    factor = 1
-    static = True
-    for size in block_extents(program):
-        if isinstance(size, Const):
-            threads *= int(size.value)
-            factor *= int(size.value)
-        else:
-            static = False
+    sizes = block_extents(program)
     # Where a multiple of 32 divides the number of threads whatever the sizes, no warp is partial.
-    if factor % WARP == 0:
+    if prod([int(size.value) for size in sizes if isinstance(size, Const)]) % WARP == 0:
         return FULL_MASK
-    return f"{(1 << threads) - 1:#x}u" if static and 0 < threads < WARP else None
+    threads = extent_product(sizes)
+    return None if threads is None or threads > WARP else f"{(1 << threads) - 1:#x}u"
 
 
 def mask_value(program: Program, thread: str) -> tuple[str, str]:
@@ -146,11 +141,9 @@ def mask_value(program: Program, thread: str) -> tuple[str, str]:
         program: whose warps are not all alike.
         thread: the number of this thread in its block.
     """
-    threads = 1
-    for size in block_extents(program):
-        if not isinstance(size, Const):
-            return f"ln_warp_mask({thread}, blockDim.x * blockDim.y * blockDim.z)", "ln_warp_mask"
-        threads *= int(size.value)
+    threads = extent_product(block_extents(program))
+    if threads is None:
+        return f"ln_warp_mask({thread}, blockDim.x * blockDim.y * blockDim.z)", "ln_warp_mask"
     whole, rest = threads // WARP * WARP, threads % WARP
     return f"{thread} < {whole} ? {FULL_MASK} : {(1 << rest) - 1:#x}u", ""
 

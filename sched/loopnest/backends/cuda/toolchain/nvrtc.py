@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
+from loopnest.backends.clike.source_excerpt import excerpt
 from loopnest.backends.cuda.toolchain.cubin import Resources, disassemble, kernel_resources
 from loopnest.backends.cuda.toolchain.cuda_toolkit import (
     INSTALL_OR_CUDA_HOME,
@@ -352,25 +353,10 @@ def _failure(nvrtc: ModuleType, status: object, job: _Job, log: str) -> CompileE
     if missing and not include_dirs(_version(nvrtc)[0]):
         reason = f"{title} could not open {missing[1]}, and no CUDA headers were found"
         return CompileError(f"{_FILE} for {job.target}", reason, INSTALL_OR_CUDA_HOME)
-    excerpt = _excerpt(job.source, log)
+    pattern = rf"^{re.escape(_FILE)}\((\d+)\): (?:catastrophic )?error"
+    lines = [int(line) for line in re.findall(pattern, log, re.MULTILINE)]
+    shown = excerpt(job.source, lines[:5])
     # The assembler's report on the kernels that it took would bury its error on another.
     log = re.sub(r"^ptxas (info| {2}).*\n", "", log, flags=re.MULTILINE)
-    reason = f"{title} refused the source\n{log}" + (f"\n\n{excerpt}" if excerpt else "")
+    reason = f"{title} refused the source\n{log}" + (f"\n\n{shown}" if shown else "")
     return CompileError(f"{_FILE} for {job.target}", reason)
-
-
-def _excerpt(source: str, log: str, context: int = 2, errors: int = 5) -> str:
-    """Print the source lines around the first errors of the log, numbered; mark the wrong ones."""
-    pattern = rf"^{re.escape(_FILE)}\((\d+)\): (?:catastrophic )?error"
-    wrong = [int(line) for line in re.findall(pattern, log, re.MULTILINE)][:errors]
-    lines = source.split("\n")
-    shown: list[str] = []
-    last = 0
-    for number, text in enumerate(lines, 1):
-        if any(abs(number - line) <= context for line in wrong):
-            if shown and last != number - 1:
-                shown.append("      ...")
-            mark = ">" if number in wrong else " "
-            shown.append(f"{mark}{number:4} | {text}".rstrip())
-            last = number
-    return "\n".join(shown)

@@ -1,0 +1,20 @@
+"""The lines of a text that a compiler complains about, for errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def excerpt(source: str, failing: Sequence[int], context: int = 2) -> str:
+    """Return the lines of `source` around the failing ones, numbered from 1."""
+    shown: list[str] = []
+    last = 0
+    for number, text in enumerate(source.splitlines(), 1):
+        if all(abs(number - line) > context for line in failing):
+            continue
+        if shown and number != last + 1:
+            shown.append("      ...")
+        mark = ">" if number in failing else " "
+        shown.append(f"{mark}{number:4} | {text}".rstrip())
+        last = number
+    return "\n".join(shown)
