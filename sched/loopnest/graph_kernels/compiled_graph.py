@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ from loopnest.graph_kernels.library_times import (
 from loopnest.graph_kernels.plan_records import PlannedStep, StepPlan, ValuePlace, places_in
 from loopnest.graph_kernels.runs_by_size import RunsBySize
 from loopnest.graph_kernels.sized_run import SizedRun
-from loopnest.graph_kernels.step_arrays import Array, HostArrays, Memory, Runner, Seen
+from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
 from loopnest.graph_kernels.variable_memory import VariableMemory
 from loopnest.launch.array_address import address_of
 from loopnest.scalar.dtypes import DType, uint8
@@ -243,7 +244,7 @@ class CompiledGraph:
         if target == "cuda":
             self._device = DeviceArrays(gpu_driver.find_driver())
         with self._context():
-            arrays = self._device or HostArrays()
+            arrays = self._device or StepArrays()
             variables = None if shared is None else shared.variable_memory
             runs = RunsBySize(
                 graph, target, calls, found, runners, library, arrays, shared=variables
@@ -540,7 +541,7 @@ STREAM = 0
 """The default stream, on which all that a graph does on the GPU follows each other."""
 
 
-class DeviceArrays:
+class DeviceArrays(StepArrays):
     """Arrays in the memory of a GPU, as the steps of a graph use them.
 
     All functions are called where the GPU's context is current.
@@ -553,6 +554,7 @@ class DeviceArrays:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self.address = attrgetter("address")
 
     def maker(self, shape: Sequence[int], dtype: DType) -> Callable[[], DeviceView]:
         """Return a function that makes new arrays."""
@@ -580,10 +582,6 @@ class DeviceArrays:
         shape = (size // dtype.numpy.itemsize,)
         return replace(room, address=room.address + start, shape=shape, dtype=dtype.numpy)
 
-    def address(self, array: DeviceView) -> int:
-        """Return where the first element of an array lies."""
-        return array.address
-
     def seen(self, array: DeviceView, place: ValuePlace) -> DeviceView:
         """Return the array of a storage as a place in it says, at known sizes."""
         shape = tuple([at(extent, {}) for extent in place.shape])
@@ -601,30 +599,20 @@ class DeviceArrays:
         """Return another array on the same memory."""
         return replace(array)
 
-    def copied(self, array: DeviceView) -> npt.NDArray[Any]:
-        """Return a copy: on the host, where results go."""
-        return self.fetched(array)
-
     def kept(self, array: DeviceView) -> npt.NDArray[Any]:
         """Return a copy on the host for a caller, behind the call."""
         with self.driver.current():
-            return self.fetched(array)
+            return self.copied(array)
 
     def overwrite(self, array: DeviceView, value: DeviceView | npt.NDArray[Any]) -> None:
         """Give an array the elements of another, in C order."""
-        self.send(array, self.fetched(value) if isinstance(value, DeviceView) else value)
-
-    def launch(
-        self, runner: Runner, inputs: list[Array], outputs: list[Array], sizes: Mapping[str, int]
-    ) -> None:
-        """Launch a kernel; an output that overwrites an input is None."""
-        runner(*inputs, out=tuple(outputs), **sizes)
+        self.send(array, self.copied(value) if isinstance(value, DeviceView) else value)
 
     def without_kernel(
         self, step: PlannedStep, seen: Callable[[ValuePlace], Seen], sizes: Mapping[str, int]
     ) -> Callable[[Memory], None]:
         """Return what computes a step that has no kernel: NumPy, on copies."""
-        host = HostArrays()
+        host = StepArrays()
 
         def copy_of(place: ValuePlace) -> Seen:
             return lambda memory: host.seen(memory[place.storage], place)
@@ -636,7 +624,7 @@ class DeviceArrays:
         def run(memory: Memory) -> None:
             own: Memory = list(memory)
             for number in reads:
-                own[number] = self.fetched(memory[number])
+                own[number] = self.copied(memory[number])
             for number in writes:
                 own[number] = np.empty(memory[number].size, memory[number].dtype)
             compute(own)
@@ -647,8 +635,8 @@ class DeviceArrays:
 
     # To the host and back
 
-    def fetched(self, array: DeviceView) -> npt.NDArray[Any]:
-        """Return a copy on the host, when all work on it is done."""
+    def copied(self, array: DeviceView) -> npt.NDArray[Any]:
+        """Return a copy: on the host, where results go, when all work on it is done."""
         found = np.empty(array.shape, array.dtype)
         if array.strides is not None:
             array = gathered(array, self.driver, STREAM)
@@ -665,7 +653,7 @@ class DeviceArrays:
         """Return outputs of a step as arrays of the host; of a tuple a tuple."""
         if type(values) is tuple:
             return tuple([self.results(value) for value in values])
-        return self.fetched(values) if isinstance(values, DeviceView) else values
+        return self.copied(values) if isinstance(values, DeviceView) else values
 
 
 class DeviceStates(Mapping[str, npt.NDArray[Any]]):
@@ -692,7 +680,7 @@ class DeviceStates(Mapping[str, npt.NDArray[Any]]):
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         if name not in self._lent:
             with self.arrays.driver.current():
-                found = self.arrays.fetched(self._states[name])
+                found = self.arrays.copied(self._states[name])
             self._lent[name] = found.reshape(self._shapes[name])
         return self._lent[name]
 
@@ -710,7 +698,7 @@ class DeviceStates(Mapping[str, npt.NDArray[Any]]):
     def fetch(self) -> None:
         """Copy what callers look at from the GPU."""
         for name, value in self._lent.items():
-            value[...] = self.arrays.fetched(self._states[name]).reshape(value.shape)
+            value[...] = self.arrays.copied(self._states[name]).reshape(value.shape)
 
 
 @dataclass(frozen=True, slots=True)

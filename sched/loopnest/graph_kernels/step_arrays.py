@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -34,60 +34,18 @@ Seen: TypeAlias = "Callable[[Memory], Array]"
 """What a place of a step is in a call."""
 
 
-class StepArrays(Protocol):
-    """The functions of a library of arrays that a step calls."""
+class StepArrays:
+    """The functions of a library of arrays that a step calls: NumPy's, for graphs on the host.
 
-    is_host: bool
-    """Whether arrays lie in the memory of the host, and are NumPy's."""
-
-    def maker(self, shape: Sequence[int], dtype: DType) -> Callable[[], Array]:
-        """Return a function that makes new C-contiguous arrays."""
-
-    def constant(self, value: npt.NDArray[Any]) -> Array:
-        """Return the value of a constant, flat."""
-
-    def room(self, size: int) -> Array:
-        """Return bytes, which begin at a cache line."""
-
-    def piece(self, room: Array, start: int, size: int, dtype: DType) -> Array:
-        """Return bytes of a room as a flat array of elements."""
-
-    def address(self, array: Array) -> int:
-        """Return where the first element of an array lies."""
-
-    def seen(self, array: Array, place: ValuePlace) -> Array:
-        """Return the array of a storage as a place in it says, at known sizes."""
-
-    def alias(self, array: Array) -> Array:
-        """Return another array on the same memory."""
-
-    def copied(self, array: Array) -> Array:
-        """Return a C-contiguous copy."""
-
-    def kept(self, array: Array) -> Array:
-        """Return a copy for a caller, behind the call."""
-
-    def overwrite(self, array: Array, value: Array) -> None:
-        """Give an array the elements of another, in C order."""
-
-    def launch(
-        self, runner: Runner, inputs: list[Array], outputs: list[Array], sizes: Mapping[str, int]
-    ) -> None:
-        """Launch a kernel; an output that overwrites an input is None."""
-
-    def without_kernel(
-        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen], sizes: Mapping[str, int]
-    ) -> Callable[[Memory], None]:
-        """Return what computes a step that has no kernel, on what its places are in a call."""
-
-
-class HostArrays:
-    """Arrays of NumPy, for graphs that run on the host."""
+    Other libraries override those that are theirs.
+    """
 
     is_host = True
+    """Whether arrays lie in the memory of the host, and are NumPy's."""
 
     def __init__(self) -> None:
         self.address: Callable[[Array], int] = address_of
+        """Returns where the first element of an array lies."""
 
     def maker(self, shape: Sequence[int], dtype: DType) -> Callable[[], Array]:
         """Return a function that makes new arrays; large ones begin at a cache line."""
@@ -128,7 +86,7 @@ class HostArrays:
 
     def kept(self, array: Array) -> Array:
         """Return a copy for a caller, behind the call."""
-        return array.copy()
+        return self.copied(array)
 
     def overwrite(self, array: Array, value: Array) -> None:
         """Give an array the elements of another, in C order."""
@@ -143,7 +101,7 @@ class HostArrays:
     def without_kernel(
         self, step: PlannedStep, seen: Callable[[ValuePlace], Seen], sizes: Mapping[str, int]
     ) -> Callable[[Memory], None]:
-        """Return what computes a step that has no kernel: NumPy."""
+        """Return what computes a step without a kernel, on what its places are in a call: NumPy."""
         if step.kind == "library":
             a, b, result = map(seen, places_in([*step.inputs, *step.outputs]))
             return lambda memory: np.matmul(a(memory), b(memory), out=result(memory))

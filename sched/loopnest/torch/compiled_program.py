@@ -29,7 +29,7 @@ from loopnest.graph_kernels.plan_records import (
     places_in,
 )
 from loopnest.graph_kernels.runs_by_size import RunsBySize
-from loopnest.graph_kernels.step_arrays import Memory, Runner, Seen
+from loopnest.graph_kernels.step_arrays import Memory, Runner, Seen, StepArrays
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr
 from loopnest.torch.aten_graph import AtenGraph, AtenOutput
@@ -108,14 +108,14 @@ _empty_on_cpu = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
 third of the time of `torch.empty`; None where this version of torch has no such function."""
 
 
-class TorchArrays:
+class TorchArrays(StepArrays):
     """Tensors of torch on a device, as `loopnest.graph_kernels.step_arrays` asks of them."""
 
     is_host = False
 
     def __init__(self, device: Any) -> None:
         self.device = device
-        self.address: Callable[[Tensor], int] = torch.Tensor.data_ptr
+        self.address = torch.Tensor.data_ptr
 
     def maker(self, shape: Sequence[int], dtype: DType) -> Callable[[], Tensor]:
         own, kind = tuple(shape), torch_dtype(dtype)
@@ -146,9 +146,6 @@ class TorchArrays:
 
     def copied(self, array: Tensor) -> Tensor:
         return array.clone(memory_format=torch.contiguous_format)
-
-    def kept(self, array: Tensor) -> Tensor:
-        return self.copied(array)
 
     def overwrite(self, array: Tensor, value: Tensor) -> None:
         array.copy_(value.reshape(array.shape))
