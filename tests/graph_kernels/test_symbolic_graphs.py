@@ -8,7 +8,7 @@ import loopnest.graph as G
 from graph_kernels.random_programs import RandomProgram, assert_alike
 from helpers.graph_arrays import feeds
 from loopnest.backends.cpu.launch_table import LaunchTable
-from loopnest.graph_kernels import sized_run
+from loopnest.graph_kernels import runs_by_size
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -63,7 +63,7 @@ def test_runs_at_other_sizes_have_the_tables_of_earlier_ones(monkeypatch):
     """What sizes change are words alone, each run's own; another machine code needs a table."""
     made = []
     monkeypatch.setattr(
-        sized_run, "LaunchTable", lambda *args: made.append(args) or LaunchTable(*args)
+        runs_by_size, "LaunchTable", lambda *args: made.append(args) or LaunchTable(*args)
     )
     x, w = G.var("x", ("N", "D")), G.var("w", ("D", 16))
     y = G.tanh(x @ w)

@@ -1,7 +1,7 @@
 """`G.compile`: a graph as a function of arrays, made of kernels.
 
 A graph with sizes is compiled once, for all of them. What depends on numbers (the places of values
-in memory, the launches) is planned at the first call of each size, and kept (`sized_run`).
+in memory, the launches) is planned at the first call of each size, and kept (`runs_by_size`).
 Constants, variables and the arena belong to the function, so that calls take turns.
 
 On a GPU, constants are uploaded once; variables and the arena stay on the device. A call uploads
@@ -56,8 +56,7 @@ from loopnest.graph_kernels.library_times import (
     measured,
 )
 from loopnest.graph_kernels.plan_records import PlannedStep, StepPlan, ValuePlace, places_in
-from loopnest.graph_kernels.runs_by_size import RunsBySize
-from loopnest.graph_kernels.sized_run import SizedRun
+from loopnest.graph_kernels.runs_by_size import RunsBySize, SizedRun
 from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
 from loopnest.graph_kernels.variable_memory import VariableMemory
 from loopnest.launch.array_address import address_of

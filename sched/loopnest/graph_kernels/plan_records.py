@@ -1,6 +1,6 @@
 """The plan of a step as data: steps in order, storages, and what is where.
 
-Made by `step_plan`, carried out by `sized_run`, and held against the graph by `plan_proof`.
+Made by `step_plan`, carried out by `runs_by_size`, and held against the graph by `plan_proof`.
 """
 
 from __future__ import annotations

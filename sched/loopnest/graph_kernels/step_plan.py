@@ -44,31 +44,26 @@ def plan_steps(graph: Graph, found: Generated, library: bool, results: int) -> S
 
 Rooms: TypeAlias = "dict[int, tuple[int, int]]"
 """Where storages of the arena begin, by number, and how many bytes each has."""
+Rivals: TypeAlias = "Mapping[int, Sequence[int]]"
+"""Which storages of the arena live while another does."""
 
 
-class PlanOfSizes:
-    """A plan with sizes as symbols, and which of its storages live at once.
-
-    Args:
-        whole: the plan.
-    """
-
-    def __init__(self, whole: StepPlan) -> None:
-        self.whole = whole
-        lives = lives_of_storages(whole)
-        arena = [n for n in lives if whole.storages[n].kind == "arena"]
-        self.rivals = {
-            n: [x for x in arena if lives[x][0] <= lives[n][1] and lives[n][0] <= lives[x][1]]
-            for n in arena
-        }
-        """For each storage of the arena those that live while it does."""
+def rivals_of(plan: StepPlan) -> Rivals:
+    """Return for each storage of the arena those that live while it does."""
+    lives = lives_of_storages(plan)
+    arena = [n for n in lives if plan.storages[n].kind == "arena"]
+    return {
+        n: [x for x in arena if lives[x][0] <= lives[n][1] and lives[n][0] <= lives[x][1]]
+        for n in arena
+    }
 
 
 class SizedPlan:
     """A plan at sizes: the places of its storages in the arena, and each step when asked for it.
 
     Args:
-        plans: the plan with sizes as symbols.
+        whole: the plan with sizes as symbols.
+        rivals: of its storages.
         sizes: a value for each size.
         graph: that the plan at sizes is of.
         node_at: returns what a step, or a storage, computes or holds at these sizes.
@@ -76,17 +71,17 @@ class SizedPlan:
 
     def __init__(
         self,
-        plans: PlanOfSizes,
+        whole: StepPlan,
+        rivals: Rivals,
         sizes: Mapping[str, int],
         graph: Graph,
         node_at: Callable[[Node], Node],
     ) -> None:
-        self.whole, self.sizes, self._graph, self.node_at = plans.whole, sizes, graph, node_at
+        self.whole, self.sizes, self._graph, self.node_at = whole, sizes, graph, node_at
         self._known: dict[Dim, int] = {}
         storages = self.whole.storages
         self.rooms = _laid_out(
-            {n: self.number(storages[n].elements) * storages[n].dtype.size for n in plans.rivals},
-            plans.rivals,
+            {n: self.number(storages[n].elements) * storages[n].dtype.size for n in rivals}, rivals
         )
         self.arena = max(
             [start + rounded(count) for start, count in self.rooms.values()], default=0
@@ -341,12 +336,12 @@ def lives_of_storages(plan: StepPlan) -> dict[int, tuple[int, int]]:
     return {number: (start, last[number]) for number, start in first.items()}
 
 
-def _laid_out(wanted: Mapping[int, int], rivals: Mapping[int, Sequence[int]]) -> Rooms:
+def _laid_out(wanted: Mapping[int, int], rivals: Rivals) -> Rooms:
     """Return a place for each storage of the arena.
 
     Args:
         wanted: the bytes of each storage.
-        rivals: which storages live while another does.
+        rivals: of each.
     """
     rooms: Rooms = {}
     # Largest first: small ones find gaps between large ones, seldom the other way round.

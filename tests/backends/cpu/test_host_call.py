@@ -115,7 +115,7 @@ def test_other_sizes_and_sizes_by_name(statuses):
 
 
 def test_where_fields_are_elsewhere_python_looks_at_all(statuses, monkeypatch):
-    monkeypatch.setattr("loopnest.graph_kernels.sized_run.reads_arrays", lambda: False)
+    monkeypatch.setattr("loopnest.graph_kernels.runs_by_size.reads_arrays", lambda: False)
     fn, x = doubled(3, 4), np.ones((3, 4), np.float32)
     for _ in range(3):
         np.testing.assert_array_equal(fn(x), x * 2)
