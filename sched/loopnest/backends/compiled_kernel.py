@@ -30,8 +30,6 @@ from loopnest.launch.target_interface import (
     ArrayForm,
     DataOutside,
     Executable,
-    OptionReader,
-    Preparable,
 )
 from loopnest.launch.timing import BenchResult, measure
 from loopnest.scalar.arguments import (
@@ -101,7 +99,7 @@ class CompiledKernel(Generic[K]):
         scalars = [p for p in program.params if p.kind == "scalar"]
         self._scalars = [ScalarParam(p.name, p.dtype) for p in scalars]
         self._symbols = [Symbol(p.name) for p in program.params if p.kind == "size"]
-        self._outputs = self._make_outputs()
+        self._outputs = Outputs(program, self._subject)
         self._build = build
         self._variants = {program: _Variant(executable, _spaces(program))}
         has_scalar = build is not None and getattr(kernel, "has_scalar", False)
@@ -114,9 +112,6 @@ class CompiledKernel(Generic[K]):
         self._ready: ReadyCall | None = None
         """The call that the last one was like."""
         self._warned = False
-
-    def _make_outputs(self) -> Outputs:
-        return Outputs(self._program, self._subject)
 
     def __reduce__(self) -> tuple[Callable[..., CompiledKernel[K]], tuple[object, ...]]:
         """Pickle what it was compiled from; it is compiled again (or found in the cache)."""
@@ -134,8 +129,6 @@ class CompiledKernel(Generic[K]):
         Whether `fast_math` has one shows when the kernel is compiled without it, at the first look.
         """
         own: tuple[Note, ...] = getattr(self.kernel, "notes", ())
-        if not isinstance(self._executable, OptionReader):
-            return own
         idle = self._executable.idle_options()
         name = self._program.name
         return (*own, *[Note(name, i.asked, i.became, i.why, i.remedy, None) for i in idle])
@@ -202,8 +195,6 @@ class CompiledKernel(Generic[K]):
         self, plan: LaunchPlan, arrays: Sequence[Array], keywords: Mapping[str, Any]
     ) -> ReadyCall | None:
         variant, outputs = self._variant(plan.program), self._outputs
-        if not isinstance(variant.executable, Preparable):
-            return None
         inputs = [
             ArrayForm(a.dtype, a.shape, None if s.strides is None else a.strides,
                       s.name in outputs.overwritten)

@@ -164,17 +164,13 @@ class Planner:
         problem = f"for {found} {self.bounds.too_large(sizes)}"
         raise LaunchError(subject, problem, "pass smaller sizes")
 
-    def _check_factors(self, sizes: Mapping[str, int], subject: str) -> None:
-        """Raise where an axis is split by a size that is 0, or less."""
-        check_factors(self.bounds.program.split_factors, sizes, subject)
-
     def config(self, sizes: Mapping[str, int], subject: str) -> LaunchConfig:
         """Return the configuration of a launch, within the limits.
 
         Raises:
             LaunchError: beyond a limit, or an axis is split by less than 1.
         """
-        self._check_factors(sizes, subject)
+        check_factors(self.program.split_factors, sizes, subject)
         vector = not self.is_scalar and self.bounds.takes_vectors(sizes)
         variant = "vector" if vector else "scalar"
         made = tuple([self._part(n, sizes, variant, subject) for n in range(len(self.parts))])

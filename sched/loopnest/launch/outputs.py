@@ -59,8 +59,23 @@ class Outputs:
         """
         if out is None and not self.overwritten:
             return list(map(self.empty, plan.outputs, self.dtypes))
-        given = self.given(out)
-        results = [self._result(number, array, inputs, plan) for number, array in enumerate(given)]
+        return self.fitted(self.given(out), inputs, plan)
+
+    def fitted(
+        self, given: Sequence[Any], inputs: Sequence[Any], plan: LaunchPlan, stream: int = 0
+    ) -> list[Any]:
+        """Return one array a output: as given, an input in place, or new.
+
+        Args:
+            given: what the caller gave for each output.
+            inputs: in C order.
+            plan: the launch.
+            stream: where new arrays on a GPU will be ready.
+
+        Raises:
+            LaunchError: what was given, or an input that is overwritten, does not fit.
+        """
+        results = [self._result(n, array, inputs, plan, stream) for n, array in enumerate(given)]
         self.check_apart(results, inputs, given)
         return results
 
@@ -96,24 +111,60 @@ class Outputs:
         return out
 
     def _result(
-        self, number: int, array: object, inputs: Sequence[Array], plan: LaunchPlan
-    ) -> Array:
-        source = self.sources[number]
-        name = self.out_name(number)
+        self, number: int, array: Any, inputs: Sequence[Any], plan: LaunchPlan, stream: int
+    ) -> Any:
+        source, name = self.sources[number], self.out_name(number)
         if source is not None:
-            place = inputs[source]
-            if array is not None and not _is_same(array, place):
-                found = f"{name} is another array than {self.inputs[source]}, which it overwrites"
+            array, place, owner = inputs[source], array, self.inputs[source]
+            if place is not None and not self.is_same(place, array):
+                found = f"{name} is another array than {owner}, which it overwrites"
                 raise self._error(found, "leave it None")
-            return self._writable(place, self.inputs[source])
-        if array is None:
-            return self.empty(plan.outputs[number], self.dtypes[number])
+            name = owner
+        elif array is None:
+            return self.new(number, plan, stream)
+        else:
+            self.check_owner(name, array)
+            self.check_kind(number, array, plan)
+            if not self.is_contiguous(array):
+                raise self._error(f"{name} is not C-contiguous", "pass a C-contiguous array")
+        if not self.is_writable(array):
+            raise self._error(f"{name} is read-only", "pass a writable array")
+        return array
+
+    # What depends on where arrays lie
+
+    def new(self, number: int, plan: LaunchPlan, stream: int) -> Any:
+        """Return a new array for an output."""
+        return self.empty(plan.outputs[number], self.dtypes[number])
+
+    def is_same(self, array: Any, place: Any) -> bool:
+        """Whether what the caller gave is the array that an output overwrites."""
+        if not isinstance(array, np.ndarray) or array.shape != place.shape:
+            return False
+        return bool(array.ctypes.data == place.ctypes.data and array.dtype == place.dtype)
+
+    def check_owner(self, name: str, array: Any) -> None:
+        """Check that an array is of the kind that calls write.
+
+        Raises:
+            LaunchError: it is not.
+        """
         if type(array) is not np.ndarray:
             raise self._error(f"{name} is of type {type(array).__name__}", "pass a NumPy array")
-        self.check_kind(number, array, plan)
-        if not (array.flags.c_contiguous and array.flags.aligned):
-            raise self._error(f"{name} is not C-contiguous", "pass a C-contiguous array")
-        return self._writable(array, name)
+
+    def is_contiguous(self, array: Any) -> bool:
+        """Whether its elements lie in C order."""
+        return bool(array.flags.c_contiguous and array.flags.aligned)
+
+    def is_writable(self, array: Any) -> bool:
+        """Whether it may be written."""
+        return bool(array.flags.writeable)
+
+    def share(self, a: Any, b: Any) -> bool:
+        """Whether two arrays may share memory."""
+        return np.may_share_memory(a, b)
+
+    # Checks
 
     def check_kind(self, number: int, array: Any, plan: LaunchPlan) -> None:
         """Check the type and the extents of what the caller gave for an output.
@@ -125,11 +176,6 @@ class Outputs:
         if (array.dtype, array.shape) != wanted:
             found = f"{self.out_name(number)} is {array.dtype} of shape {array.shape}"
             raise self._error(found, f"pass {wanted[0]} of shape {wanted[1]}")
-
-    def _writable(self, array: Array, name: str) -> Array:
-        if not array.flags.writeable:
-            raise self._error(f"{name} is read-only", "pass a writable array")
-        return array
 
     def check_apart(
         self, results: Sequence[Any], inputs: Sequence[Any], given: Sequence[object]
@@ -154,16 +200,6 @@ class Outputs:
                 if self.share(result, array):
                     raise self._error(f"{name} shares memory with {other}", "pass arrays apart")
 
-    def share(self, a: Any, b: Any) -> bool:
-        """Whether two arrays may share memory."""
-        return np.may_share_memory(a, b)
-
     def out_name(self, number: int) -> str:
         """Return what errors call an entry of `out`."""
         return f"out ({self.outputs[number].name})"
-
-
-def _is_same(array: object, place: Array) -> bool:
-    if not isinstance(array, np.ndarray) or array.shape != place.shape:
-        return False
-    return bool(array.ctypes.data == place.ctypes.data and array.dtype == place.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,29 +28,6 @@ class DataOutside(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-
-
-class Executable(Protocol):
-    """A program built for a target.
-
-    Attributes:
-        checks_data: whether `run` looks at the data, so that nobody needs to look before.
-    """
-
-    checks_data: bool
-
-    def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan) -> None:
-        """Run one launch.
-
-        Args:
-            arrays: C-contiguous; one a parameter that is an input, an output or workspace, in
-                their order.
-            scalars: the values of the scalar parameters, in their order.
-            plan: the launch.
-
-        Raises:
-            DataOutside: data lie outside of their range; only where it `checks_data`.
-        """
 
 
 MISFIT, NO_MEMORY = -2, 1
@@ -109,19 +86,6 @@ class PreparedCall(Protocol):
         """Take the type objects of these inputs for those that inputs have."""
 
 
-@runtime_checkable
-class Preparable(Protocol):
-    """An executable that prepares calls."""
-
-    def prepared(
-        self,
-        plan: LaunchPlan,
-        inputs: Sequence[ArrayForm],
-        made: Sequence[ArrayForm],
-    ) -> PreparedCall | None:
-        """Return a call of one plan; None where a launch does more than to call a function."""
-
-
 @dataclass(frozen=True, slots=True)
 class IdleOption:
     """An option of a compilation that changes nothing of a kernel.
@@ -139,12 +103,35 @@ class IdleOption:
     remedy: str = "leave it out"
 
 
-@runtime_checkable
-class OptionReader(Protocol):
-    """An executable that knows which of its options change something."""
+class Executable:
+    """A program built for a target."""
+
+    checks_data = False
+    """Whether `run` looks at the data, so that nobody needs to look before."""
+
+    def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan) -> None:
+        """Run one launch.
+
+        Args:
+            arrays: C-contiguous; one a parameter that is an input, an output or workspace, in
+                their order.
+            scalars: the values of the scalar parameters, in their order.
+            plan: the launch.
+
+        Raises:
+            DataOutside: data lie outside of their range; only where it `checks_data`.
+        """
+        raise NotImplementedError
+
+    def prepared(
+        self, plan: LaunchPlan, inputs: Sequence[ArrayForm], made: Sequence[ArrayForm]
+    ) -> PreparedCall | None:
+        """Return a call of one plan; None where a launch does more than to call a function."""
+        return None
 
     def idle_options(self) -> Iterator[IdleOption]:
-        """Yield those that change nothing; a compiler may have to be asked."""
+        """Yield options that change nothing; a compiler may have to be asked."""
+        return iter(())
 
 
 Check: TypeAlias = Callable[[object], bool]
@@ -174,10 +161,6 @@ LEVEL = TargetOption("an int from 0 to 3", _is_count(0, 3))
 SWITCH = TargetOption("True or False", lambda v: isinstance(v, bool))
 
 
-def _no_sizes(program: kir.Program) -> tuple[Expr, ...]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class TargetText:
     """The text of a program for a target.
@@ -192,11 +175,7 @@ class TargetText:
     title: str
     language: str
     print: Callable[[kir.Program, int], str]
-    sizes: Callable[[kir.Program], tuple[Expr, ...]] = _no_sizes
-
-
-def _no_obstacle() -> str | None:
-    return None
+    sizes: Callable[[kir.Program], tuple[Expr, ...]] = lambda program: ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +201,7 @@ class TargetRow:
     build: Callable[..., Executable]
     device: str = "cpu"
     text: TargetText | None = None
-    obstacle: Callable[[], str | None] = _no_obstacle
+    obstacle: Callable[[], str | None] = lambda: None
     instead: str = ""
     kernel: type[Any] | None = None
     together: Callable[[Sequence[kir.Program], int], Sequence[Executable]] | None = None

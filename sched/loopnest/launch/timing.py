@@ -44,14 +44,23 @@ def measure(call: Callable[[], None], moved: int) -> BenchResult:
         call: the call measured.
         moved: the bytes that it moves.
     """
+
+    def seconds() -> float:
+        before = perf_counter()
+        call()
+        return perf_counter() - before
+
     for _ in range(WARM_UPS):
         call()
+    return _sampled(seconds, moved)
+
+
+def _sampled(seconds: Callable[[], float], moved: int) -> BenchResult:
+    """Measure again and again for about half a second."""
     times: list[float] = []
     start = perf_counter()
     while len(times) < FEWEST or (perf_counter() - start < SECONDS and len(times) < MOST):
-        before = perf_counter()
-        call()
-        times.append(perf_counter() - before)
+        times.append(seconds())
     return BenchResult(statistics.median(times), moved, tuple(times))
 
 
@@ -70,16 +79,9 @@ def measure_batches(
         return timed(lambda: _repeat(enqueue, count))
 
     count = 1
-    while True:  # the first, short batches warm up
-        seconds = batch(count)
-        if seconds >= BATCH_SECONDS or count >= MOST:
-            break
+    while batch(count) < BATCH_SECONDS and count < MOST:  # the first, short batches warm up
         count *= 2
-    times: list[float] = []
-    start = perf_counter()
-    while len(times) < FEWEST or (perf_counter() - start < SECONDS and len(times) < MOST):
-        times.append(batch(count) / count)
-    return BenchResult(statistics.median(times), moved, tuple(times))
+    return _sampled(lambda: batch(count) / count, moved)
 
 
 def _repeat(call: Callable[[], None], count: int) -> None:

@@ -28,6 +28,7 @@ from loopnest.launch.target_interface import (
     Array,
     ArrayForm,
     DataOutside,
+    Executable,
     IdleOption,
     TargetOption,
     TargetRow,
@@ -66,7 +67,7 @@ _FORMATS: Mapping[str, str] = {
 """How each type lies in a word of 64 bits; a narrow float as its bits."""
 
 
-class CompiledC:
+class CompiledC(Executable):
     """A program built as C, for each index width when it is first needed.
 
     The words of a launch are the addresses of arrays, in the order of their parameters, then

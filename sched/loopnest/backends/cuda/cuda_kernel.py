@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,10 @@ class CudaKernel(CompiledKernel[K]):
     `out` or a `DeviceArray` each, ready for work on the call's stream.
     """
 
-    _outputs: DeviceOutputs
-
-    def _make_outputs(self) -> DeviceOutputs:
-        return DeviceOutputs(self._program, self._subject)
+    @cached_property
+    def _placed(self) -> DeviceOutputs:
+        """Makes outputs in the memory of the GPU."""
+        return DeviceOutputs(self._program, self._subject, self.driver)
 
     @property
     def driver(self) -> Driver:
@@ -103,7 +104,7 @@ class CudaKernel(CompiledKernel[K]):
             ]
             held = self._held(inputs, 0)
             self._check_data(held, plan, lambda array: self._copied(array, 0))
-            outs = self._outputs.take_on_device(self._outputs.given(None), held, plan, driver, 0)
+            outs = self._placed.fitted(self._outputs.given(None), held, plan)
             plan = self._aligned(plan, held, outs)
             moved = sum([a.nbytes for a in (*held, *outs)])
             return measure_batches(
@@ -176,7 +177,7 @@ class CudaKernel(CompiledKernel[K]):
     ) -> list[Any]:
         held = self._held(arrays, stream)
         self._check_data(held, plan, lambda array: self._copied(array, stream))
-        outs = self._outputs.take_on_device(places, held, plan, self.driver, stream)
+        outs = self._placed.fitted(places, held, plan, stream)
         plan = self._aligned(plan, held, outs)
         if plan.is_empty:
             self._fill(held, outs, values, plan, stream)
@@ -292,74 +293,31 @@ TARGET = TargetRow(
 
 
 class DeviceOutputs(Outputs):
-    """Makes the outputs of one program's launches, on the host (as `Outputs`) or on the GPU."""
+    """Makes the outputs of one program's launches on the GPU; `source` is what a caller gets."""
 
-    def take_on_device(
-        self,
-        places: Sequence[Any],
-        inputs: Sequence[DeviceView],
-        plan: LaunchPlan,
-        driver: Driver,
-        stream: Stream,
-    ) -> list[DeviceView]:
-        """Return one place a output; its `source` is what the caller gets.
+    def __init__(self, program: kir.Program, subject: str, driver: Driver) -> None:
+        super().__init__(program, subject)
+        self.driver = driver
 
-        Args:
-            places: what the caller gave for each output: a view, None, or anything else.
-            inputs: in C order.
-            plan: the launch.
-            driver: of the GPU.
-            stream: where new arrays will be ready.
-
-        Raises:
-            LaunchError: a place, or an input that is overwritten, does not fit.
-        """
-        found = [self._place(n, p, inputs, plan, driver, stream) for n, p in enumerate(places)]
-        self.check_apart(found, inputs, places)
-        return found
-
-    def _place(
-        self,
-        number: int,
-        place: Any,
-        inputs: Sequence[DeviceView],
-        plan: LaunchPlan,
-        driver: Driver,
-        stream: Stream,
-    ) -> DeviceView:
-        source = self.sources[number]
-        if source is not None:
-            return self._overwritten(number, place, inputs[source], self.inputs[source])
-        if place is None:
-            return self._new(number, plan, driver, stream)
-        name = self.out_name(number)
-        if not isinstance(place, DeviceView):
-            found = f"{name} is of type {type(place).__name__}, while inputs lie on the GPU"
-            raise self._error(found, "pass an array of the GPU")
-        self.check_kind(number, place, plan)
-        if place.strides is not None:
-            raise self._error(f"{name} is not C-contiguous", "pass a C-contiguous array")
-        return self._unprotected(place, name)
-
-    def _overwritten(self, number: int, place: Any, target: DeviceView, name: str) -> DeviceView:
-        same = isinstance(place, DeviceView) and place.address == target.address
-        if place is not None and not same:
-            found = f"{self.out_name(number)} is another array than {name}, which it overwrites"
-            raise self._error(found, "leave it None")
-        return self._unprotected(target, name)
-
-    def _unprotected(self, place: DeviceView, name: str) -> DeviceView:
-        if place.read_only:
-            raise self._error(f"{name} is read-only", "pass a writable array")
-        return place
-
-    def _new(self, number: int, plan: LaunchPlan, driver: Driver, stream: Stream) -> DeviceView:
+    def new(self, number: int, plan: LaunchPlan, stream: Stream) -> DeviceView:
         shape, dtype = plan.outputs[number], self.dtypes[number]
-        memory = DeviceMemory(driver, math.prod(shape) * dtype.itemsize, stream)
+        memory = DeviceMemory(self.driver, math.prod(shape) * dtype.itemsize, stream)
         array = DeviceArray(memory, shape, self.outputs[number].buffer.dtype, stream)
         return DeviceView(array, memory.address, shape, dtype, None, False, memory)
 
-    def share(self, a: Any, b: Any) -> bool:
-        if isinstance(a, DeviceView) and isinstance(b, DeviceView):
-            return a.overlaps(b)
-        return super().share(a, b)
+    def is_same(self, array: Any, place: DeviceView) -> bool:
+        return isinstance(array, DeviceView) and array.address == place.address
+
+    def check_owner(self, name: str, array: Any) -> None:
+        if not isinstance(array, DeviceView):
+            found = f"{name} is of type {type(array).__name__}, while inputs lie on the GPU"
+            raise self._error(found, "pass an array of the GPU")
+
+    def is_contiguous(self, array: DeviceView) -> bool:
+        return array.strides is None
+
+    def is_writable(self, array: DeviceView) -> bool:
+        return not array.read_only
+
+    def share(self, a: DeviceView, b: DeviceView) -> bool:
+        return a.overlaps(b)

@@ -28,6 +28,7 @@ from loopnest.launch.target_interface import (
     REGISTERS,
     SWITCH,
     Array,
+    Executable,
     IdleOption,
     TargetOption,
     TargetText,
@@ -70,7 +71,7 @@ class _Workspace:
     counter: Address
 
 
-class CompiledCuda:
+class CompiledCuda(Executable):
     """A program built for a GPU, for each index width when it is first needed.
 
     Args:
@@ -84,8 +85,6 @@ class CompiledCuda:
         CompileError: NVRTC is missing or refuses the source.
         LoweringError: the program has no CUDA text.
     """
-
-    checks_data = False
 
     def __init__(
         self,

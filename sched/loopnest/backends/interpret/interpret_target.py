@@ -17,6 +17,7 @@ from loopnest.launch.target_interface import (
     SWITCH,
     THREADS,
     Array,
+    Executable,
     IdleOption,
     TargetOption,
     TargetRow,
@@ -36,10 +37,8 @@ _AS_IT_IS: Mapping[str, object] = {"threads": 1, "fast_math": False, "check_indi
 _OTHER_TARGET = 'leave it out, or compile for "c" or "cuda"'
 
 
-class Interpreted:
+class Interpreted(Executable):
     """A program that the interpreter runs."""
-
-    checks_data = False
 
     def __init__(
         self, program: kir.Program, thread_order: int | None = None, **rest: object
