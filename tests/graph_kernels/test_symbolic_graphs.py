@@ -7,7 +7,7 @@ import loopnest as ln
 import loopnest.graph as G
 from graph_kernels.random_programs import RandomProgram, assert_alike
 from helpers.graph_arrays import feeds
-from loopnest.backends.cpu.launch_table import LaunchTable
+from loopnest.backends.cpu.host_call import LaunchTable
 from loopnest.graph_kernels import runs_by_size
 
 

@@ -189,7 +189,7 @@ def test_schedules_of_scatter_keep_the_order(schedule: Any) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
 @pytest.mark.parametrize("rows", [5, 9, 32])
 def test_scatter_in_c_where_compilers_unroll_all_inner_loops(rows: int, dtype: Any) -> None:
-    """GCC 12 merges loads that tests choose, three updates of two elements; see `chosen_loads`."""
+    """GCC 12 merges loads that tests choose, three updates of two elements; see `chooses_load`."""
     x, u = np.full((rows, 1, 2), -1, dtype), np.arange(rows * 6).reshape(rows, 3, 2).astype(dtype)
     for place in range(3):
         i = np.full((rows, 3, 2), 7, np.int32)

@@ -12,7 +12,7 @@ from weakref import WeakSet
 from loopnest import kir
 from loopnest.backends.compiled_kernel import CompiledKernel, K
 from loopnest.backends.cpu import c_target
-from loopnest.backends.cuda import cuda_kernel
+from loopnest.backends.cuda import cuda_target
 from loopnest.backends.interpret import interpret_target
 from loopnest.base.errors import CompileError, LoweringError, NotSupported
 from loopnest.launch.target_interface import Executable, TargetRow, check_options
@@ -24,7 +24,7 @@ _log = logging.getLogger("loopnest")
 TARGETS: Mapping[str, TargetRow] = {
     row.name: row
     for row in (
-        cuda_kernel.TARGET,
+        cuda_target.TARGET,
         c_target.TARGET,
         interpret_target.TARGET,
     )
@@ -69,16 +69,21 @@ def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> Compil
     return _build(kernel, row, options)
 
 
-def _build(kernel: K, row: TargetRow, options: Mapping[str, Any]) -> CompiledKernel[K]:
-    make = partial(_executable, target=row.name, options=options)
+def _build(
+    kernel: K, row: TargetRow, options: Mapping[str, Any], prove: bool = True
+) -> CompiledKernel[K]:
+    make = partial(_executable, row=row, options=options, prove=prove)
     of_target: type[CompiledKernel[K]] = row.kernel or CompiledKernel
     return of_target(kernel, row.name, make(kernel), make, options)
 
 
-def _executable(kernel: Any, target: str, options: Mapping[str, Any]) -> Executable:
+def _executable(
+    kernel: Any, row: TargetRow, options: Mapping[str, Any], prove: bool = True
+) -> Executable:
     """Return a kernel, or the scalar variant of one, proved if asked for, and built."""
-    _prove(kernel)
-    return TARGETS[target].build(kernel.program, **options)
+    if prove:
+        _prove(kernel)
+    return row.build(kernel.program, **options)
 
 
 _PROVED: WeakSet[object] = WeakSet()
@@ -166,7 +171,7 @@ def compile_together(
     for kernel in kernels:
         _prove(kernel)
     built = row.together([kernel.program for kernel in kernels], optimize)
-    make = partial(_executable, target=target, options=options)
+    make = partial(_executable, row=row, options=options)
     return [
         CompiledKernel(k, target, e, make, options) for k, e in zip(kernels, built, strict=True)
     ]
@@ -187,11 +192,6 @@ def compile_variants(kernel: K, target: str, optimize: int | None) -> CompiledKe
     leveled = optimize is not None and "optimize" in row.options
     options = {"optimize": optimize} if leveled else {}
     if row.together is None or scalar is None or optimize is None:
-        build = partial(_build_plain, row=row, options=options)
-        return CompiledKernel(kernel, target, build(kernel), build, options)
+        return _build(kernel, row, options, prove=False)
     first, second = row.together([kernel.program, scalar.program], optimize)
     return CompiledKernel(kernel, target, first, lambda _: second, options)
-
-
-def _build_plain(kernel: Any, row: TargetRow, options: Mapping[str, Any]) -> Executable:
-    return row.build(kernel.program, **options)

@@ -208,7 +208,7 @@ def loaded(kernel: K, export: Export, subject: str) -> CompiledKernel[K]:
 
     of_target: type[CompiledKernel[K]] = CompiledKernel
     if target == "cuda":
-        from loopnest.backends.cuda.cuda_kernel import CudaKernel
+        from loopnest.backends.cuda.cuda_target import CudaKernel
 
         of_target = CudaKernel
     return of_target(kernel, target, build(kernel), build)

@@ -59,7 +59,7 @@ from loopnest.graph_kernels.plan_records import PlannedStep, StepPlan, ValuePlac
 from loopnest.graph_kernels.runs_by_size import RunsBySize, SizedRun
 from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
 from loopnest.graph_kernels.variable_memory import VariableMemory
-from loopnest.launch.array_address import address_of
+from loopnest.launch.new_arrays import address_of
 from loopnest.scalar.dtypes import DType, uint8
 
 if TYPE_CHECKING:

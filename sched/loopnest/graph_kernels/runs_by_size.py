@@ -6,7 +6,7 @@ that the shapes of the graph fit at all sizes that it comes with, as guards of t
 is that of the plan with symbols; at sizes only the places in memory are looked at.
 
 Arrays are NumPy's, or those of another library (`step_arrays`). On "c" the launches that follow
-each other are one call of a table (`launch_table`). What is the same at all sizes (constants,
+each other are one call of a table (`host_call`). What is the same at all sizes (constants,
 variables, the arena) belongs to `StepMemory`, and what follows from the steps alone to `RunForm`:
 tables of launches are the same wherever sizes choose the same machine code. A call (`SizedRun`)
 goes through actions: launches of C that are one call, and steps in Python.
@@ -22,10 +22,15 @@ from struct import Struct
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from loopnest.backends.cpu.array_fields import reads_arrays
 from loopnest.backends.cpu.c_target import CompiledC
-from loopnest.backends.cpu.host_call import HostCall
-from loopnest.backends.cpu.launch_table import LaunchTable, TableEntry, Words, words_of
+from loopnest.backends.cpu.host_call import (
+    HostCall,
+    LaunchTable,
+    TableEntry,
+    Words,
+    reads_arrays,
+    words_of,
+)
 from loopnest.backends.ready_call import no_memory
 from loopnest.base.errors import InternalError, LaunchError
 from loopnest.facade.kernel_class import Kernel

@@ -20,8 +20,7 @@ from loopnest.graph_kernels.plan_records import (
     ValuePlace,
     places_in,
 )
-from loopnest.launch.array_address import address_of
-from loopnest.launch.new_arrays import array_maker
+from loopnest.launch.new_arrays import address_of, array_maker
 from loopnest.scalar.dtypes import DType
 
 Array: TypeAlias = "Any"

@@ -24,7 +24,6 @@ from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.statements import Variable, comment, mark, static_size
 from loopnest.backends.cpu.border_loops import Piece, border_pieces, first_iterations
-from loopnest.backends.cpu.chosen_loads import folds_chosen
 from loopnest.backends.cpu.data_checks import DataChecks, computing_programs, is_checked
 from loopnest.backends.cpu.fission.loop_form import (
     LoopForm,
@@ -35,8 +34,12 @@ from loopnest.backends.cpu.fission.loop_form import (
     stores_apart,
 )
 from loopnest.backends.cpu.fission.thread_loop_fission import has_threads_that_meet, thread_form
-from loopnest.backends.cpu.lane_vectors import is_short, reads_own_lane
-from loopnest.backends.cpu.streaming_stores import streamed_outputs
+from loopnest.backends.cpu.lane_vectors import (
+    folds_chosen,
+    is_short,
+    reads_own_lane,
+    streamed_outputs,
+)
 from loopnest.backends.cpu.vector_printer import VectorPrinter
 from loopnest.base.errors import InternalError
 from loopnest.base.recursion import deep

@@ -7,20 +7,35 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from loopnest import kir
-from loopnest.backends.cpu.array_fields import reads_arrays
+from loopnest.backends.cpu.c_compiler import (
+    Library,
+    compile_c,
+    load_library,
+    machine_code,
+    obstacle,
+)
+from loopnest.backends.cpu.c_printer import c_prelude, entry_name, print_c, print_entry
 from loopnest.backends.cpu.data_checks import OUTSIDE
-from loopnest.backends.cpu.host_call import HostCall, Packer
-from loopnest.backends.cpu.launch_table import LaunchTable, TableEntry, words_of
+from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
+from loopnest.backends.cpu.host_call import (
+    HostCall,
+    LaunchTable,
+    Packer,
+    TableEntry,
+    reads_arrays,
+    words_of,
+)
+from loopnest.backends.cpu.machine_probe import machine, vector_flags
 from loopnest.backends.cpu.openmp import Function, Runtime, runtime_of
 from loopnest.backends.ready_call import no_memory
-from loopnest.launch.array_address import address_of
 from loopnest.launch.index_width import INT32
 from loopnest.launch.launch_plan import LaunchPlan
+from loopnest.launch.new_arrays import address_of
 from loopnest.launch.target_interface import (
     LEVEL,
     SWITCH,
@@ -37,9 +52,6 @@ from loopnest.launch.target_interface import (
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr
-
-if TYPE_CHECKING:
-    from loopnest.backends.cpu.c_compiler import Library
 
 OPTIONS: Mapping[str, TargetOption] = {
     "threads": THREADS,
@@ -123,8 +135,6 @@ class CompiledC(Executable):
         return found
 
     def _build(self, bits: int) -> Function:
-        from loopnest.backends.cpu.c_compiler import compile_c
-
         own = _renamed(self.program)
         library = compile_c(_source(own, bits), fast_math=self.fast_math, **self._code_options())
         self.runtime = runtime_of(library)
@@ -135,8 +145,6 @@ class CompiledC(Executable):
 
     def idle_options(self) -> Iterator[IdleOption]:
         """Yield the options that change nothing of this program."""
-        from loopnest.backends.cpu.c_compiler import machine_code
-
         source = _source(_renamed(self.program), 32)
         if self.fast_math:
             options = self._code_options()
@@ -160,8 +168,6 @@ class CompiledC(Executable):
     @cached_property
     def slot_sizes(self) -> tuple[Expr, ...]:
         """The elements of the arrays in which C keeps what each thread owns."""
-        from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
-
         return slot_sizes(self.program)
 
     def _table(self, plan: LaunchPlan) -> LaunchTable:
@@ -194,14 +200,10 @@ class CompiledC(Executable):
 
 def code_options(programs: Sequence[kir.Program], optimize: int = 3) -> dict[str, Any]:
     """Return the level and the flags of the C compiler for programs, on this machine."""
-    from loopnest.backends.cpu.machine_probe import machine, vector_flags
-
     return {"optimize": _bounded(optimize, programs), "flags": vector_flags(machine())}
 
 
 def _source(program: kir.Program, bits: int) -> str:
-    from loopnest.backends.cpu.c_printer import print_c, print_entry
-
     return print_c(program, index_bits=bits) + print_entry(program)
 
 
@@ -223,8 +225,6 @@ def _renamed(program: kir.Program, number: int = 0) -> kir.Program:
 
 
 def _entry(library: Library, program: kir.Program) -> Function:
-    from loopnest.backends.cpu.c_printer import entry_name
-
     return library.function(entry_name(program), restype=ctypes.c_int)
 
 
@@ -249,9 +249,6 @@ def build_together(programs: Sequence[kir.Program], optimize: int) -> list[Compi
     Functions of one name are told apart by a number; widths that a launch needs beside 32 bits are
     built alone, later.
     """
-    from loopnest.backends.cpu.c_compiler import compile_c
-    from loopnest.backends.cpu.c_printer import c_prelude, print_c, print_entry
-
     renamed = [_renamed(program, number) for number, program in enumerate(programs)]
     texts = [print_c(p, index_bits=32, prelude=False) + print_entry(p) for p in renamed]
     source = "\n".join([c_prelude(32), *texts])
@@ -275,17 +272,9 @@ def from_library(data: bytes, program: kir.Program, names: Mapping[int, str]) ->
     Raises:
         CompileError: it does not load, or lacks a function.
     """
-    from loopnest.backends.cpu.c_compiler import load_library
-
     library = load_library(data)
     built = {bits: library.function(name, restype=ctypes.c_int) for bits, name in names.items()}
     return CompiledC(program, built=built, runtime=runtime_of(library))
-
-
-def _obstacle() -> str | None:
-    from loopnest.backends.cpu.c_compiler import obstacle
-
-    return obstacle()
 
 
 def _build(program: kir.Program, **options: Any) -> CompiledC:
@@ -294,23 +283,11 @@ def _build(program: kir.Program, **options: Any) -> CompiledC:
     return built
 
 
-def _print(program: kir.Program, index_bits: int) -> str:
-    from loopnest.backends.cpu.c_printer import print_c
-
-    return print_c(program, index_bits)
-
-
-def _sizes(program: kir.Program) -> tuple[Expr, ...]:
-    from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
-
-    return slot_sizes(program)
-
-
 TARGET = TargetRow(
     "c",
     OPTIONS,
     _build,
-    text=TargetText("C", "c", _print, _sizes),
-    obstacle=_obstacle,
+    text=TargetText("C", "c", print_c, slot_sizes),
+    obstacle=obstacle,
     together=build_together,
 )

@@ -23,13 +23,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from loopnest.backends.cpu.fission.loop_form import upper_bound
-from loopnest.kir import Allocate, If, Let, Loop, Stmt, Store, expressions, walk
+from loopnest.kir import Allocate, If, Let, Loop, Program, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, Const, Expr, Index, Load, Local, Op, loads
+from loopnest.scalar.expr import ONE, Const, Expr, Index, Load, Local, Op, loads, variables
 from loopnest.scalar.expr import walk as nodes_of
 
 NAMES = {dtypes.float32: "f32", dtypes.float64: "f64"}
@@ -390,3 +390,80 @@ def _named(index: Expr, found: LaneVectors) -> bool:
         node in found.varying or (isinstance(node, Load) and node.buffer in found.varying)
         for node in nodes_of(index)
     )
+
+
+# Which outputs a C kernel may write past the caches, where they are larger than the last one.
+#
+# A plain store reads the line that it changes from memory first. A streaming store of a whole line
+# does not: a kernel that only writes an output moves two bytes instead of three. That pays where
+# the output would not stay in the cache anyway, which the kernel finds out from its sizes.
+
+
+LINE_BYTES = 64
+"""A cache line: stores that fill one at once."""
+
+
+def streamed_outputs(program: Program, body: tuple[Stmt, ...]) -> tuple[Buffer, ...]:
+    """Return the outputs of which nothing is read, and of which some loop stores whole lines.
+
+    Args:
+        program: whose outputs they are.
+        body: its statements, as they are printed.
+    """
+    found = [p.buffer for p in program.params if p.kind == "output" and p.buffer is not None]
+    nodes = [node for node, _ in walk(body)]
+    read = {load.buffer for node in nodes for e in expressions(node) for load in loads(e)}
+    lines = {
+        store.storage
+        for loop in nodes
+        if isinstance(loop, Loop) and loop.parallel is ParallelType.vectorize
+        for store in loop.body
+        if isinstance(store, Store) and is_line(loop, store.storage)
+    }
+    # What is read again would have to come back from memory.
+    return tuple([buffer for buffer in found if buffer in lines and buffer not in read])
+
+
+def is_line(loop: Loop, buffer: Buffer) -> bool:
+    """Whether the lanes of a vectorized loop fill cache lines of `buffer`."""
+    lanes = loop.extent
+    whole = isinstance(lanes, int) and lanes * buffer.dtype.size % LINE_BYTES == 0
+    return whole and buffer.dtype in NAMES
+
+
+# Loads that data choose: what a compiler turns into loads under a mask, some of them wrongly.
+#
+# GCC 12 vectorizes a loop whose inner loops it has unrolled. Loads a few elements apart, each under
+# a test of its own, may become one load of neighbours under one mask (-O3 with AVX2 or AVX-512): of
+# a fold that keeps the last of the chosen values it then gives others. The C printer keeps the
+# loops around such a value from being vectorized (`LN_APART`); explicit vectors have masks of their
+# own.
+#
+# A sum of floats keeps its order, so that a vector of what data choose is gathered lane by lane and
+# added lane by lane: a sparse matrix times a vector took 1.4 times as long (GCC 12, Zen 5). Such
+# loops are kept from it, too.
+
+
+def chooses_load(value: Expr) -> bool:
+    """Whether data say if an element of an array is the value, and do not read it themselves."""
+    for node in nodes_of(value):
+        if isinstance(node, Op) and node.op == "where":
+            condition, *sides = node.args
+            known = loads(condition)
+            chosen = [load for side in sides for load in loads(side) if load not in known]
+            if known and any(load.buffer.memory is Memory.GLOBAL for load in chosen):
+                return True
+    return False
+
+
+def folds_chosen(loop: Loop) -> bool:
+    """Whether an innermost loop adds floats that data choose of an array to one element."""
+    body = [node for node, _ in walk(loop.body)]
+    stores = [node for node in body if isinstance(node, Store) and node.role == "update"]
+    if any(isinstance(node, Loop) for node in body) or not stores:
+        return False
+    if any(loop.var in variables(i) for node in stores for i in node.index):
+        return False
+    values = [e for node in body for e in expressions(node)]
+    chosen = any(loads(i) for e in values for load in loads(e) for i in load.args)
+    return chosen and all(node.storage.dtype.is_float for node in stores)

@@ -11,9 +11,16 @@ from functools import cached_property
 from loopnest.backends.clike.c_expressions import CFormat
 from loopnest.backends.clike.dialect import ATOM, COND, OR, SUM, UNARY, Dialect, Text
 from loopnest.backends.clike.statements import StatementPrinter, comment
-from loopnest.backends.cpu.chosen_loads import chooses_load
-from loopnest.backends.cpu.lane_vectors import ARITHMETIC, LONG, NAMES, LaneVectors, lane_vectors
-from loopnest.backends.cpu.streaming_stores import LINE_BYTES, is_line
+from loopnest.backends.cpu.lane_vectors import (
+    ARITHMETIC,
+    LINE_BYTES,
+    LONG,
+    NAMES,
+    LaneVectors,
+    chooses_load,
+    is_line,
+    lane_vectors,
+)
 from loopnest.kir import Allocate, If, Let, Loop, Program, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import loop_bounds
