@@ -23,6 +23,7 @@ from loopnest.backends.clike.sink_allocations import settle_allocations
 from loopnest.kir import Allocate, If, Let, Loop, Program, Stmt, Store, map_body
 from loopnest.kir import walk as walk_statements
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import (
@@ -161,22 +162,16 @@ def _divides_by_a_size(node: Expr) -> bool:
 
 def upper_bound(term: Expr, var: Index) -> Expr | None:
     """Return b where ``term`` says ``var < b`` and b is free of `var`, else None."""
-    if not isinstance(term, Op) or term.op not in ("lt", "le"):
-        return None
-    left, right = term.args
-    if left.dtype is not dtypes.index or right.dtype is not dtypes.index:
+    if not isinstance(term, Op) or any(arg.dtype is not dtypes.index for arg in term.args):
         return None
     algebra = Simplifier()
-    # left < right with left = rest + var gives var < right - rest.
-    rest = substitute(left, {var: integer(0)})
+    found = gaps(term, algebra)
     # The test fails once and for all only where the index has the factor 1, and all else stands
     # still.
-    if algebra.poly(left) != algebra.poly(Op("add", (rest, var), dtypes.index)):
+    if len(found) != 1 or slope(found[0], var, algebra) != -1:
         return None
-    if var in free_indices(rest) or var in free_indices(right):
-        return None
-    bound = algebra.sub(right, algebra.simplify(rest))
-    return bound if term.op == "lt" else algebra.add(bound, ONE)
+    rest = algebra.simplify(substitute(found[0], {var: integer(0)}))
+    return algebra.add(rest, ONE)
 
 
 # Which loops may run out of order
