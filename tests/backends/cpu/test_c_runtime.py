@@ -231,7 +231,7 @@ def test_compile_error_shows_message_and_lines(folder: Path) -> None:
 
 def test_excerpt_of_distant_lines() -> None:
     source = "\n".join(f"line {i}" for i in range(1, 20))
-    assert excerpt(source, [2, 12]) == (
+    assert excerpt(source.splitlines(), [2, 12]) == (
         "    1 | line 1\n>   2 | line 2\n    3 | line 3\n    4 | line 4\n      ...\n"
         "   10 | line 10\n   11 | line 11\n>  12 | line 12\n   13 | line 13\n   14 | line 14"
     )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+CONTEXT = 2
+"""How many lines are shown before and behind one."""
 
-def excerpt(source: str, failing: Sequence[int], context: int = 2) -> str:
-    """Return the lines of `source` around the failing ones, numbered from 1."""
+
+def excerpt(lines: Sequence[str], failing: Sequence[int]) -> str:
+    """Return the lines around the failing ones, numbered from 1."""
     shown: list[str] = []
     last = 0
-    for number, text in enumerate(source.splitlines(), 1):
-        if all(abs(number - line) > context for line in failing):
+    for number, text in enumerate(lines, 1):
+        if all(abs(number - line) > CONTEXT for line in failing):
             continue
         if shown and number != last + 1:
             shown.append("      ...")

@@ -470,7 +470,7 @@ def _refusal(
 ) -> CompileError:
     log = done.stderr.strip() or f"no message, exit status {done.returncode}"
     shown = "\n".join(log.splitlines()[:40])
-    around = excerpt(source, _failing_lines(log))
+    around = excerpt(source.splitlines(), _failing_lines(log))
     reason = f"{compiler} refused the source\n{shown}" + (f"\n\n{around}" if around else "")
     return CompileError(_FILE, reason)
 

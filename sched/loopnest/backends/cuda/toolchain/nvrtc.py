@@ -355,7 +355,7 @@ def _failure(nvrtc: ModuleType, status: object, job: _Job, log: str) -> CompileE
         return CompileError(f"{_FILE} for {job.target}", reason, INSTALL_OR_CUDA_HOME)
     pattern = rf"^{re.escape(_FILE)}\((\d+)\): (?:catastrophic )?error"
     lines = [int(line) for line in re.findall(pattern, log, re.MULTILINE)]
-    shown = excerpt(job.source, lines[:5])
+    shown = excerpt(job.source.split("\n"), lines[:5])
     # The assembler's report on the kernels that it took would bury its error on another.
     log = re.sub(r"^ptxas (info| {2}).*\n", "", log, flags=re.MULTILINE)
     reason = f"{title} refused the source\n{log}" + (f"\n\n{shown}" if shown else "")
