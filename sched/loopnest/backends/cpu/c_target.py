@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 
 from loopnest import kir
-from loopnest.backends.cpu.c_compiler import (
-    Library,
-    compile_c,
-    load_library,
-    machine_code,
-    obstacle,
-)
+from loopnest.backends.cpu import c_compiler
 from loopnest.backends.cpu.c_printer import c_prelude, entry_name, print_c, print_entry
 from loopnest.backends.cpu.data_checks import OUTSIDE
 from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
@@ -136,7 +130,9 @@ class CompiledC(Executable):
 
     def _build(self, bits: int) -> Function:
         own = _renamed(self.program)
-        library = compile_c(_source(own, bits), fast_math=self.fast_math, **self._code_options())
+        library = c_compiler.compile_c(
+            _source(own, bits), fast_math=self.fast_math, **self._code_options()
+        )
         self.runtime = runtime_of(library)
         return _entry(library, own)
 
@@ -148,9 +144,9 @@ class CompiledC(Executable):
         source = _source(_renamed(self.program), 32)
         if self.fast_math:
             options = self._code_options()
-            if machine_code(source, fast_math=False, **options) == machine_code(
-                source, fast_math=True, **options
-            ):
+            if c_compiler.machine_code(
+                source, fast_math=False, **options
+            ) == c_compiler.machine_code(source, fast_math=True, **options):
                 yield IdleOption("fast_math=True", "the machine code is the same without it",
                                  _FAST_MATH_CHANGES)  # fmt: skip
         if (self.threads or 1) > 1 and _PARALLEL not in source:
@@ -224,7 +220,7 @@ def _renamed(program: kir.Program, number: int = 0) -> kir.Program:
     return replace(program, name=f"{program.name}_kernel_{number}")
 
 
-def _entry(library: Library, program: kir.Program) -> Function:
+def _entry(library: c_compiler.Library, program: kir.Program) -> Function:
     return library.function(entry_name(program), restype=ctypes.c_int)
 
 
@@ -252,7 +248,7 @@ def build_together(programs: Sequence[kir.Program], optimize: int) -> list[Compi
     renamed = [_renamed(program, number) for number, program in enumerate(programs)]
     texts = [print_c(p, index_bits=32, prelude=False) + print_entry(p) for p in renamed]
     source = "\n".join([c_prelude(32), *texts])
-    library = compile_c(source, **code_options(renamed, optimize))
+    library = c_compiler.compile_c(source, **code_options(renamed, optimize))
     runtime = runtime_of(library)
     result = []
     for program, own in zip(programs, renamed, strict=True):
@@ -272,7 +268,7 @@ def from_library(data: bytes, program: kir.Program, names: Mapping[int, str]) ->
     Raises:
         CompileError: it does not load, or lacks a function.
     """
-    library = load_library(data)
+    library = c_compiler.load_library(data)
     built = {bits: library.function(name, restype=ctypes.c_int) for bits, name in names.items()}
     return CompiledC(program, built=built, runtime=runtime_of(library))
 
@@ -288,6 +284,6 @@ TARGET = TargetRow(
     OPTIONS,
     _build,
     text=TargetText("C", "c", print_c, slot_sizes),
-    obstacle=obstacle,
+    obstacle=c_compiler.obstacle,
     together=build_together,
 )

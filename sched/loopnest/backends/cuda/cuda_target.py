@@ -33,14 +33,8 @@ from loopnest.backends.cuda.driver.gpu_driver import (
     DriverLaunch,
     Stream,
 )
-from loopnest.backends.cuda.printing.cuda_printer import print_cuda
-from loopnest.backends.cuda.toolchain.nvrtc import (
-    Compiled,
-    check_driver,
-    compile_cuda,
-    loadable_arch,
-    parse_arch,
-)
+from loopnest.backends.cuda.printing import cuda_printer
+from loopnest.backends.cuda.toolchain import nvrtc
 from loopnest.base.errors import LaunchError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import alignments, wide_accesses
@@ -146,12 +140,12 @@ class CompiledCuda(Executable):
         built = self._built(bits, self.fast_math)
         return built.ptx.encode() if built.target.virtual else built.cubin
 
-    def _built(self, bits: int, fast_math: bool) -> Compiled:
+    def _built(self, bits: int, fast_math: bool) -> nvrtc.Compiled:
         device = self.driver.device
-        target = loadable_arch(device.capability)
-        check_driver(target, device.cuda)
-        source = print_cuda(self.program, bits, self.min_blocks)
-        return compile_cuda(
+        target = nvrtc.loadable_arch(device.capability)
+        nvrtc.check_driver(target, device.cuda)
+        source = cuda_printer.print_cuda(self.program, bits, self.min_blocks)
+        return nvrtc.compile_cuda(
             source, str(target), fast_math=fast_math, max_registers=self.max_registers
         )
 
@@ -347,7 +341,7 @@ class LoadedCuda(CompiledCuda):
     def _compile(self, bits: int) -> bytes:
         """Return machine code where this GPU runs it, else PTX, which the driver compiles."""
         cubin, ptx = self._codes[bits]
-        digits = parse_arch(self._arch).capability.rstrip("af")
+        digits = nvrtc.parse_arch(self._arch).capability.rstrip("af")
         major, minor = self.driver.device.capability
         runs = (int(digits[:-1]), int(digits[-1])) <= (major, minor) and int(digits[:-1]) == major
         return cubin if runs else ptx
@@ -632,7 +626,7 @@ TARGET = TargetRow(
     OPTIONS,
     _build,
     device="gpu",
-    text=TargetText("CUDA C++", "cuda", print_cuda),
+    text=TargetText("CUDA C++", "cuda", cuda_printer.print_cuda),
     obstacle=gpu_driver.obstacle,
     instead='use target "c" or "interpret"; kernel.cubin(arch) compiles without a GPU',
     kernel=CudaKernel,
