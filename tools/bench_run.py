@@ -18,15 +18,24 @@ from time import perf_counter, process_time, sleep
 from typing import Any
 
 import click
-import cpu_domain_peers
-from cpu_domain_peers import INDICES, OPERATIONS, SIZES
-from cpu_peers import PEERS, Call, Peer, kernel_of, reference_of
+from cpu_peers import (
+    DOMAIN_SHAPES,
+    DOMAIN_TARGETS,
+    INDICES,
+    OPERATIONS,
+    PEERS,
+    SIZES,
+    Call,
+    Peer,
+    kernel_of,
+    reference_of,
+)
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
 SHAPES: Mapping[str, Sequence[tuple[int, ...]]] = {
-    **cpu_domain_peers.SHAPES,
+    **DOMAIN_SHAPES,
     "bias_gelu": [(8192, 4096), (4096,)],
     "softmax": [(4096, 4096)],
     "layernorm": [(4096, 4096), (4096,), (4096,)],
@@ -36,7 +45,7 @@ SHAPES: Mapping[str, Sequence[tuple[int, ...]]] = {
 """Each kernel and the shapes of its inputs, float32 but for indices."""
 
 TARGETS = {
-    **cpu_domain_peers.TARGETS,
+    **DOMAIN_TARGETS,
     "bias_gelu": 2.0,
     "softmax": 2.0,
     "layernorm": 2.0,
