@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from loopnest.base.errors import CostError, LoopnestError, NotSupported
 from loopnest.costs.devices import DEVICES
@@ -15,20 +15,11 @@ from loopnest.scalar.enums import Memory
 if TYPE_CHECKING:
     from loopnest.facade.kernel_class import Kernel
 
-COSTS: Mapping[str, Callable[[Profile], Any]] = {
-    "gmem_ratio": lambda p: p.gmem_ratio,
-    "bytes_moved": lambda p: p.bytes_moved,
-    "wide_accesses": lambda p: p.wide_accesses,
-    "bank_conflicts": lambda p: p.bank_conflicts,
-    "barriers": lambda p: p.barriers,
-    "flops": lambda p: p.flops,
-    "special": lambda p: p.special,
-    "shared_bytes": lambda p: p.shared_bytes,
-    "registers": lambda p: p.registers,
-    "spills": lambda p: p.spills,
-    "resident_blocks": lambda p: None if p.occupancy is None else p.occupancy.blocks,
-}
-"""What can be pinned."""
+COSTS = (
+    "gmem_ratio", "bytes_moved", "wide_accesses", "bank_conflicts", "barriers", "flops", "special",
+    "shared_bytes", "registers", "spills", "resident_blocks",
+)  # fmt: skip
+"""The properties of a profile that can be pinned."""
 
 _OPERATORS = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,
@@ -81,7 +72,7 @@ def assert_cost(
     found = profile(kernel, device=names[0], **sizes)
     wrong, unknown = [], []
     for name, (sign, limit) in parsed.items():
-        value = COSTS[name](found)
+        value = getattr(found, name)
         if value is None:
             unknown.append(name)
         elif not _OPERATORS[sign](value, limit):
@@ -98,8 +89,8 @@ def assert_cost(
 def moved_costs(before: Profile, after: Profile) -> list[str]:
     """Return which costs are others than before, in words, with what decides them now."""
     found = []
-    for name, cost in COSTS.items():
-        was, now = cost(before), cost(after)
+    for name in COSTS:
+        was, now = getattr(before, name), getattr(after, name)
         if was != now and was is not None and now is not None:
             found.append(f"{name} was {_shown(was)} and is {_shown(now)}{_reason(name, after)}")
     return found

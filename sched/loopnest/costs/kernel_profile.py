@@ -204,6 +204,11 @@ class Profile:
         threads = max([math.prod(launch.block) for launch in self.launches])
         return occupancy(self.device, threads, self.resources.registers, self.shared_bytes)
 
+    @property
+    def resident_blocks(self) -> int | None:
+        """Blocks that a multiprocessor holds at once; None where `resources` is."""
+        return None if self.occupancy is None else self.occupancy.blocks
+
     @cached_property
     def in_flight(self) -> int:
         """Bytes that a thread loads from GLOBAL memory before a loop comes round, at most."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loopnest.base.errors import DefinitionError, LaunchError
 from loopnest.numerics.compare import Reference, Verdict, compare
@@ -36,6 +36,13 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[Any]"
 Draw: TypeAlias = "Callable[[np.random.Generator, tuple[int, ...] | None, DType], Any]"
 """Draws the values of an array of a shape, or one for a run-time scalar, where it is None."""
+
+
+def small_targets() -> tuple[str, ...]:
+    """Return the targets on which small problems are run to be judged."""
+    from loopnest.backends.cpu.c_compiler import find_compiler
+
+    return ("interpret", "c") if find_compiler() is not None else ("interpret",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +197,7 @@ def _within(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, plac
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Wanted(Sequence["Array"]):
+class Wanted:
     """What results are compared with: an array an output.
 
     Args:
@@ -204,16 +211,6 @@ class Wanted(Sequence["Array"]):
     enclosures: tuple[Interval, ...]
     loose: tuple[Interval, ...] | None
     sample: Sample
-
-    @overload
-    def __getitem__(self, index: int) -> Array: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Array, ...]: ...
-    def __getitem__(self, index: int | slice) -> Array | tuple[Array, ...]:
-        return self.arrays[index]
-
-    def __len__(self) -> int:
-        return len(self.arrays)
 
 
 MOST_POINTS = 1 << 24

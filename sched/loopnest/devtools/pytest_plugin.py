@@ -16,6 +16,7 @@ import ast
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
@@ -64,6 +65,7 @@ def schedule_regression(
     )
 
 
+@dataclass(frozen=True)
 class ScheduleRegression:
     """What the fixture gives.
 
@@ -74,11 +76,10 @@ class ScheduleRegression:
         test: the one that runs.
     """
 
-    def __init__(self, folder: Path, update: bool, claims: Claims, test: str) -> None:
-        self.folder = folder
-        self.update = update
-        self.claims = claims
-        self.test = test
+    folder: Path
+    update: bool
+    claims: Claims
+    test: str
 
     def __call__(
         self,
@@ -186,6 +187,7 @@ def _any_machine() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True)
 class Claims:
     """Which test compares which nest with a golden, among all processes of one test run.
 
@@ -193,8 +195,7 @@ class Claims:
         folder: of this run alone.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def other(self, golden: Path, test: str, text: str) -> str | None:
         """Claim `golden` for the nest `text`; return the test that has claimed it for another."""
@@ -261,14 +262,14 @@ def _check_results(
     sizes: Mapping[str, int],
 ) -> None:
     __tracebackhide__ = True
-    from loopnest.devtools.harness import judge
+    from loopnest.devtools.harness import judge, small_targets
     from loopnest.devtools.schedule_check import references
     from loopnest.facade.kernel_class import compile
 
     arguments = _arguments(kernel, fusion, sizes)
     wanted = references(kernel, fusion, arguments, params)
     problems: list[str] = []
-    for target in _targets():
+    for target in small_targets():
         quick = {"optimize": 1} if target == "c" else {}  # small sizes: gcc's time is the test's
         function = compile(lowered, target=target, **quick)
         actual = function(*arguments.fresh(), **arguments.keywords(fusion))
@@ -278,12 +279,6 @@ def _check_results(
                     problems.append(f"on target {target}, against {source}: {verdict}")
     if problems:
         pytest.fail("\n".join(problems), False)
-
-
-def _targets() -> tuple[str, ...]:
-    from loopnest.backends.cpu.c_compiler import find_compiler
-
-    return ("interpret", "c") if find_compiler() is not None else ("interpret",)
 
 
 def _arguments(kernel: KernelDef, fusion: Fusion, given: Mapping[str, int]) -> Arguments:

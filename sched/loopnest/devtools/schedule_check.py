@@ -176,18 +176,14 @@ class CheckJob:
 
     Args:
         file: that has the kernel.
-        kernel, schedule: their names.
-        params, values, release, invariant: as of `check_schedule`.
+        kernel: its name.
+        asked: the other arguments of `check_schedule`.
         place: in the order of what was asked for.
     """
 
     file: KernelFile
     kernel: str
-    schedule: str
-    params: Mapping[str, Any]
-    values: Mapping[str, float]
-    release: bool
-    invariant: tuple[str, ...]
+    asked: Mapping[str, Any]
     place: int
 
 
@@ -195,10 +191,7 @@ def checked_job(job: CheckJob) -> Checked:
     """Check a schedule in a worker; an error is its sentence, with its place in the file."""
     source = Source(script=False)
     source.load(job.file.local())
-    found = check_schedule(
-        source.named(job.kernel), job.schedule, job.params, job.values, release=job.release,
-        invariant=job.invariant,
-    )  # fmt: skip
+    found = check_schedule(source.named(job.kernel), **job.asked)
     if found.error is None:
         return found
     return replace(found, error=CliError(sentence_of(found.error, source.file)))

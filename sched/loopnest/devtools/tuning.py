@@ -261,29 +261,29 @@ def examine(fusion: Fusion, sizes: Mapping[str, int], target: str) -> Examined:
 # The tuner
 
 
+@dataclass(eq=False)
 class _Tuner:
     """One tuning; see `tune`."""
 
-    def __init__(
-        self,
-        kernel: KernelDef,
-        schedule: str,
-        target: str,
-        sizes: dict[str, int],
-        space: Space,
-        deadline: float,
-        executor: Executor | None,
-        call: str,
-    ) -> None:
-        self.kernel, self.schedule, self.target, self.sizes = kernel, schedule, target, sizes
-        self.space, self.deadline, self.executor, self.call = space, deadline, executor, call
-        self.found = Tuned(kernel.name, schedule, target, sizes, space.default)
-        self.meets = space.constraints(sizes, call)
-        self.seen: dict[object, float | None] = {}
-        """What became of each candidate: its time by that of the default, None where it fell."""
-        self.least = math.inf
-        self.races: list[_Racer] = []
-        self.order: dict[object, int] = {}
+    kernel: KernelDef
+    schedule: str
+    target: str
+    sizes: dict[str, int]
+    space: Space
+    deadline: float
+    executor: Executor | None
+    call: str
+    seen: dict[object, float | None] = field(default_factory=dict)
+    """What became of each candidate: its time by that of the default, None where it fell."""
+    least: float = math.inf
+    races: list[_Racer] = field(default_factory=list)
+    order: dict[object, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.found = Tuned(
+            self.kernel.name, self.schedule, self.target, self.sizes, self.space.default
+        )
+        self.meets = self.space.constraints(self.sizes, self.call)
 
     def run(self, arguments: Any) -> Tuned:
         """Search, time, decide, and write the row."""

@@ -114,24 +114,26 @@ def _check_rows(
     """Check each row here, or by workers."""
     from loopnest.devtools.schedule_check import Checked, CheckJob, check_schedule, checked_job
 
-    if opened is None:
-        for row in rows:
-            choice, tell = row.found.choice, partial(update, row)
-            row.checked = check_schedule(
-                choice.kernel, choice.schedule, choice.params, choice.values, tell, release,
-                row.invariant,
-            )  # fmt: skip
-        return
-    files = {row.found.file: KernelFile.of(row.found.file) for row in rows}
     jobs = []
+    files = {row.found.file: KernelFile.of(row.found.file) for row in rows if opened is not None}
     for place, row in enumerate(rows):
         choice = row.found.choice
-        own = (choice.kernel.name, choice.schedule, choice.params, choice.values)
-        jobs.append(CheckJob(files[row.found.file], *own, release, row.invariant, place))
-        update(row, "waiting")
+        asked: dict[str, Any] = {
+            "schedule": choice.schedule, "params": choice.params, "values": choice.values,
+            "release": release, "invariant": row.invariant,
+        }  # fmt: skip
+        if opened is None:
+            row.checked = check_schedule(choice.kernel, tell=partial(update, row), **asked)
+        else:
+            jobs.append(CheckJob(files[row.found.file], choice.kernel.name, asked, place))
+            update(row, "waiting")
+    if opened is None:
+        return
     for job, found in finished(opened, checked_job, jobs):
         if isinstance(found, Lost):
-            found = Checked(job.kernel, job.schedule, error=CliError(found.why), stage="running")
+            found = Checked(
+                job.kernel, job.asked["schedule"], error=CliError(found.why), stage="running"
+            )
         rows[job.place].checked = found
 
 

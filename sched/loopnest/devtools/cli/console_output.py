@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -132,7 +132,14 @@ def patience(what: str) -> Iterator[None]:
         yield
         return
     status = console.status(f"{what} ...")
-    timer = Timer(PATIENCE, status.start)
+    with delayed(status.start, status.stop):
+        yield
+
+
+@contextmanager
+def delayed(start: Callable[[], None], stop: Callable[[], None]) -> Iterator[None]:
+    """Start what tells the user what goes on, where it takes longer than `PATIENCE`; stop it."""
+    timer = Timer(PATIENCE, start)
     timer.daemon = True
     timer.start()
     try:
@@ -140,7 +147,7 @@ def patience(what: str) -> Iterator[None]:
     finally:
         timer.cancel()
         timer.join()
-        status.stop()
+        stop()
 
 
 def diagnosis_lines(found: Diagnosis) -> list[str]:

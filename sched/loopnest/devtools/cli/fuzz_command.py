@@ -7,13 +7,12 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Timer
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from loopnest.devtools.cli.console_output import PATIENCE
+from loopnest.devtools.cli.console_output import delayed
 from loopnest.devtools.cli_spec import CliError, CommandOptions, Request
 from loopnest.devtools.work_farm import KernelFile, Lost, Opener, finished, opener
 
@@ -45,15 +44,14 @@ def fuzz(
     the calls come behind it; else they begin with the math alone. Exit status: 0 if nothing
     failed, 1 if something did.
     """
-    from loopnest.backends.cpu.c_compiler import find_compiler
     from loopnest.devtools.fuzzing.kernel_fuzzing import KernelFuzzer
+    from loopnest.devtools.harness import small_targets
 
     choice = request.choose(None)
     named = choice.schedule if "@" in request.spec.rpartition(":")[2] else ""
-    targets = ("interpret", *(("c",) if find_compiler() is not None else ()))
     fuzzer = KernelFuzzer(
         choice.kernel, request.source.file, named, _params(choice, named), _sizes(choice, named),
-        seed, (*targets, *(("verify",) if verify else ())),
+        seed, (*small_targets(), *(("verify",) if verify else ())),
     )  # fmt: skip
     with _progress(choice.label, count) as tell:
         opened = opener(jobs, scheduler)
@@ -91,10 +89,8 @@ def _shared(
         for first in range(0, count, _AT_A_TIME):
             left = end - time.monotonic()
             if left > 0:
-                yield FuzzJob(
-                    file, fuzzer.kernel.name, fuzzer.schedule, fuzzer.params, fuzzer.fixed,
-                    fuzzer.seed, tuple(fuzzer.targets), first, min(_AT_A_TIME, count - first), left,
-                )  # fmt: skip
+                number = min(_AT_A_TIME, count - first)
+                yield FuzzJob(file, fuzzer.kernel.name, fuzzer.settings, first, number, left)
 
     for job, found in finished(opened, fuzzed_job, jobs(), most):
         if isinstance(found, Lost):
@@ -162,16 +158,9 @@ def _progress(label: str, count: int) -> Iterator[Callable[[Fuzzed, str], None]]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     progress = Progress(*columns, console=console, transient=True)
     task = progress.add_task(label, total=count)
-    timer = Timer(PATIENCE, progress.start)
-    timer.daemon = True
-    timer.start()
 
     def tell(found: Fuzzed, what: str) -> None:
         progress.update(task, completed=found.schedules, description=f"{label}: {what}")
 
-    try:
+    with delayed(progress.start, progress.stop):
         yield tell
-    finally:
-        timer.cancel()
-        timer.join()
-        progress.stop()

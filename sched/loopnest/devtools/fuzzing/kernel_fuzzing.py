@@ -82,6 +82,11 @@ class KernelFuzzer:
     seed: int = 0
     targets: Sequence[str] = ("interpret", "c")
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it was made with, apart from the kernel and its file."""
+        return {name: value for name, value in vars(self).items() if name not in ("kernel", "file")}
+
     def start(self) -> Session:
         """Return a session with the math, and the schedule to begin with."""
         if self.schedule:
@@ -213,17 +218,13 @@ class FuzzJob:
     Args:
         file: that has the kernel.
         kernel: its name.
-        schedule, params, sizes, seed, targets: as of `KernelFuzzer`.
+        settings: of the `KernelFuzzer`.
         first, count, seconds: as of its `run`.
     """
 
     file: KernelFile
     kernel: str
-    schedule: str
-    params: Mapping[str, Any]
-    sizes: Mapping[str, int]
-    seed: int
-    targets: tuple[str, ...]
+    settings: Mapping[str, Any]
     first: int
     count: int
     seconds: float
@@ -233,10 +234,7 @@ def fuzzed_job(job: FuzzJob) -> Fuzzed:
     """Judge the schedules of a job, in a worker."""
     source = Source(script=False)
     source.load(job.file.local())
-    fuzzer = KernelFuzzer(
-        source.named(job.kernel), source.file, job.schedule, job.params, job.sizes, job.seed,
-        job.targets,
-    )  # fmt: skip
+    fuzzer = KernelFuzzer(source.named(job.kernel), source.file, **job.settings)
     return fuzzer.run(job.count, job.seconds, first=job.first)
 
 
