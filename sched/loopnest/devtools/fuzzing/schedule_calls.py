@@ -5,7 +5,7 @@ Most arguments are good, so that calls are accepted; a few are not, so that refu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 import loopnest as ln
@@ -57,20 +57,24 @@ class ScheduleCalls:
         return self.rng.choice(good if good and self.rng.random() < 0.95 else names)
 
     def _output(self) -> str:
-        names = [n for n in self.session.tensors if self._of(n).is_output]
+        names = self._where(lambda t: t.is_output)
         ends = [n for n in names if not self._of(n).consumers]
         return self.rng.choice(ends or names)
 
+    def _where(self, holds: Callable[[ln.TensorView], object]) -> list[str]:
+        """Return the variables of the tensors of which something holds."""
+        return [n for n in self.session.tensors if holds(self._of(n))]
+
+    def _one_of(self, names: list[str]) -> str:
+        """Return one of some variables; any other where there is none."""
+        return self.rng.choice(names) if names else self._tensor()
+
     def _reduction(self) -> str:
-        found = [
-            n for n in self.session.tensors if any(a.is_reduction for a in self._of(n).leaf_domain)
-        ]
-        return self.rng.choice(found) if found else self._tensor()
+        return self._one_of(self._where(lambda t: any(a.is_reduction for a in t.leaf_domain)))
 
     def _scattered(self) -> list[str]:
         """Return the variables of scatters."""
-        found = [(name, self._of(name).definition) for name in self.session.tensors]
-        return [name for name, made in found if made is not None and made.op in SCATTERS]
+        return self._where(lambda t: t.definition is not None and t.definition.op in SCATTERS)
 
     def _ordered(self) -> list[str]:
         """Return the variables of folds by reducers of several components, or in an order."""
@@ -80,8 +84,7 @@ class ScheduleCalls:
 
     def _scanned(self) -> list[str]:
         """Return the variables of scans."""
-        found = [(name, self._of(name).definition) for name in self.session.tensors]
-        return [name for name, made in found if made is not None and made.scan is not None]
+        return self._where(lambda t: t.definition is not None and t.definition.scan is not None)
 
     def _of(self, name: str) -> ln.TensorView:
         return self.session.tensor(name)
@@ -167,32 +170,27 @@ class ScheduleCalls:
 
     def _shared(self) -> str:
         """Return a tensor that several others use, where there is one."""
-        names = self.session.tensors
-        found = [n for n in names if len(self._of(n).consumers) > 1 and not self._of(n).is_input]
-        return self.rng.choice(found) if found else self._tensor()
+        return self._one_of(self._where(lambda t: len(t.consumers) > 1 and not t.is_input))
 
     def _below(self, name: str) -> list[str]:
         """Return the tensors that depend on `name`."""
-        found: dict[ln.TensorView, None] = {}
-        stack = [self._of(name)]
-        while stack:
-            for consumer in stack.pop().consumers:
-                if consumer not in found:
-                    found[consumer] = None
-                    stack.append(consumer)
-        return [n for n in self.session.tensors if self._of(n) in found]
+        return self._reached(name, lambda t: t.consumers)
 
     def _above(self, name: str) -> str:
         """Return a tensor that `name` depends on, where there is one."""
+        return self._one_of(self._reached(name, lambda t: t.producers))
+
+    def _reached(
+        self, name: str, near: Callable[[ln.TensorView], Iterable[ln.TensorView]]
+    ) -> list[str]:
         found: dict[ln.TensorView, None] = {}
         stack = [self._of(name)]
         while stack:
-            for producer in stack.pop().producers:
-                if producer not in found:
-                    found[producer] = None
-                    stack.append(producer)
-        names = [n for n in self.session.tensors if self._of(n) in found]
-        return self.rng.choice(names) if names else self._tensor()
+            for other in near(stack.pop()):
+                if other not in found:
+                    found[other] = None
+                    stack.append(other)
+        return self._where(found.__contains__)
 
     def _inline_at(self) -> str:
         name = self._tensor()
