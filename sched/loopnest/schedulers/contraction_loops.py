@@ -12,7 +12,6 @@ way (an activation, dequantised weights) is computed where it is copied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 import loopnest as ln
@@ -120,25 +119,6 @@ def _has_few_rows(space: IterationSpace, parts: Contraction, processor: Processo
     return columns >= lanes // 2 and rows <= most and not _row_part(columns, lanes)
 
 
-@dataclass(frozen=True, slots=True)
-class _Shaped:
-    """A contraction whose results have the axes [bands…, tiles…, row, column, lane].
-
-    Args:
-        space: its space.
-        parts: its parts.
-        result: the last output.
-        bands: the number of axes over bands of columns.
-        tiles: the number of axes over tiles of a band.
-    """
-
-    space: IterationSpace
-    parts: Contraction
-    result: ln.TensorView
-    bands: int
-    tiles: int
-
-
 class _OneSizeLoops:
     """The dimensions of a contraction, in groups of one symbolic extent at most.
 
@@ -168,9 +148,12 @@ class _OneSizeLoops:
         return [name for name, dims in self.groups if dims and name.startswith(prefixes)]
 
 
-def _shaped(fusion: ln.Fusion, tile: tuple[int, int], lanes: int) -> _Shaped:
-    """Make the axes of all results [bands of columns…, tiles of rows…, row, column, lane]."""
-    loops = _OneSizeLoops(fusion)
+def _tile_results(loops: _OneSizeLoops, tile: tuple[int, int], lanes: int) -> tuple[int, int]:
+    """Make the axes of all results [bands of columns…, tiles of rows…, row, column, lane].
+
+    Returns:
+        How many axes go over bands of columns, and how many over the tiles of a band.
+    """
     rows = even_part(loops.space.elements(dict(loops.groups)["rows"]), tile[0])
     axes = LabelledAxes(loops.space, loops.results, loops.groups)
     axes.split("rows", rows, "tiles", "row")
@@ -179,7 +162,7 @@ def _shaped(fusion: ln.Fusion, tile: tuple[int, int], lanes: int) -> _Shaped:
     bands = axes.spread([*loops.labels("batch", "columns "), "bands"], "band")
     tiles = axes.spread([*loops.labels("rows "), "tiles"], "tile")
     axes.order([*bands, *tiles, "row", "column", "lane"])
-    return _Shaped(loops.space, loops.parts, fusion.outputs[-1], len(bands), len(tiles))
+    return len(bands), len(tiles)
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -191,11 +174,12 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """
     folded_type = reductions(fusion)[0].dtype
     lanes = min(processor.vector_bytes // folded_type.size, processor.tile[1])
-    shaped = _shaped(fusion, processor.tile, lanes)
-    space, parts, result = shaped.space, shaped.parts, shaped.result
+    loops = _OneSizeLoops(fusion)
+    bands, tiles = _tile_results(loops, processor.tile, lanes)
+    space, parts, result = loops.space, loops.parts, fusion.outputs[-1]
     total, pairs, left, right = parts.total, parts.pairs, parts.left, parts.right
-    column = result.ndim - 3 - shaped.tiles
-    for place in range(column - shaped.bands, column):
+    column = result.ndim - 3 - tiles
+    for place in range(column - bands, column):
         result.axis(place).parallelize(ln.ParallelType.cpu_parallel)
     right.compute_at(result, column)
     right.reorder({column: -2, column + 1: -1})  # neighbours along a row of the copy

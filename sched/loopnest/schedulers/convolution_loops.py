@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from math import gcd
 
 import loopnest as ln
-from loopnest.scalar.expr import Coordinate, walk
 from loopnest.schedulers.contraction_parts import contraction, ends_in
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     iteration_space,
     steps,
     upstream,
+    window_reads,
 )
 from loopnest.schedulers.loop_shapes import (
     LabelledAxes,
@@ -188,14 +188,14 @@ def _convolution(fusion: ln.Fusion, space: IterationSpace) -> _Convolution | Non
     if parts is None or not parts.copies_windows or parts.dims("batch"):
         return None
     sides = [(parts.left, parts.dims("rows")), (parts.right, parts.dims("columns"))]
-    sides.sort(key=lambda side: any(_windowed(space, t) for t in steps(side[0])))
+    sides.sort(key=lambda side: any(window_reads(space, t) for t in steps(side[0])))
     (weights, channels), (windows, shape) = sides
-    readers = [t for t in steps(windows) if _windowed(space, t)]
-    if len(readers) != 1 or any(_windowed(space, t) for t in steps(weights)):
+    readers = [t for t in steps(windows) if window_reads(space, t)]
+    if len(readers) != 1 or any(window_reads(space, t) for t in steps(weights)):
         return None
     definition = readers[0].definition
     assert definition is not None
-    windowed = frozenset([d for dims in _windowed(space, readers[0]) for d in dims])
+    windowed = frozenset([d for _, dims in window_reads(space, readers[0]) for d in dims])
     pixels = tuple(shape[-2:] if len(shape) > 2 or shape[0] in windowed else shape[-1:])
     if len(definition.reads) != 1 or windowed.isdisjoint(pixels):
         return None
@@ -211,20 +211,6 @@ def _convolution(fusion: ln.Fusion, space: IterationSpace) -> _Convolution | Non
         tuple(parts.dims("folded")),
         windowed & space.reduced,
     )
-
-
-def _windowed(space: IterationSpace, tensor: ln.TensorView) -> list[frozenset[int]]:
-    """Return the dimensions of each index that reads a window: of results and of terms at once."""
-    assert tensor.definition is not None
-    places = space.axes[tensor]
-    indices = [index for read in tensor.definition.reads for index in read.indices]
-    found = []
-    for index in indices:
-        numbers = {places[part.number] for part in walk(index) if isinstance(part, Coordinate)}
-        own = frozenset([d for d in numbers if d is not None])
-        if own & space.kept and own & space.reduced:
-            found.append(own)
-    return found
 
 
 def _shape(space: IterationSpace, found: _Convolution) -> tuple[int, int, int] | None:

@@ -16,9 +16,9 @@ from loopnest.scalar.enums import WARP
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     iteration_space,
-    reads_windows,
     reductions,
     upstream,
+    window_reads,
 )
 from loopnest.schedulers.loop_shapes import (
     GRID,
@@ -63,7 +63,8 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     orders = [frozenset(write.order) for write in space.writes]
     if all(order == space.kept for order in orders) and len(folds) < 3:
         before = upstream(folds) - {*fusion.inputs}
-        if any(reads_windows(space, tensor) for tensor in before):
+        read = [read for tensor in before for read, _ in window_reads(space, tensor)]
+        if any(one.producer.is_input for one in read):
             return False
     return all(order in (space.all, space.kept) for order in orders)
 

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import loopnest as ln
 from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, Op, walk
+from loopnest.tensor.definition import Read
 
 Places: TypeAlias = "tuple[int | None, ...]"
 """For each axis its dimension; None for a broadcast axis."""
@@ -180,19 +181,20 @@ def reads_parts(tensor: ln.TensorView) -> bool:
     return False
 
 
-def reads_windows(space: IterationSpace, tensor: ln.TensorView) -> bool:
-    """Whether a tensor reads an input in windows: where it is kept and where it is folded meet.
+def window_reads(space: IterationSpace, tensor: ln.TensorView) -> list[tuple[Read, frozenset[int]]]:
+    """Return the reads of windows of a tensor, and the dimensions of each index of one.
 
-    One index of the input is then made of a dimension of each kind.
+    In a window, one index is made of a dimension that is kept and of one that is folded.
     """
     assert tensor.definition is not None
     places = space.axes[tensor]
+    found = []
     for read in tensor.definition.reads:
-        for index in read.indices if read.producer.is_input else ():
+        for index in read.indices:
             own = {places[part.number] for part in walk(index) if isinstance(part, Coordinate)}
             if own & space.kept and own & space.reduced:
-                return True
-    return False
+                found.append((read, frozenset([d for d in own if d is not None])))
+    return found
 
 
 def iteration_space(fusion: ln.Fusion, in_order: bool = False) -> IterationSpace | None:
