@@ -305,7 +305,7 @@ def test_sizes_of_no_input_are_keywords():
 def test_reference_gets_wide_floats_scalars_and_the_parameters_it_names():
     fusion = scaled.fusion("plain", dtype=ln.float16)
     arguments = make_arguments(fusion, {"N": 10}, scaled.ranges)
-    (found,) = expected(scaled, fusion, arguments, {"dtype": ln.float16, "bias": 3.0})
+    (found,) = expected(scaled, fusion, arguments, {"dtype": ln.float16, "bias": 3.0}).arrays
     assert found.dtype == np.float64
     wide = arguments.arrays[0].astype(np.float64)
     np.testing.assert_array_equal(found, arguments.scalars["alpha"] * wide + 3.0)
