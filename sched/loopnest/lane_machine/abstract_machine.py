@@ -12,8 +12,10 @@ from loopnest import kir
 from loopnest.base.errors import InternalError
 from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine.concrete_program import (
+    INSIDE,
     SLOT,
     THREAD,
+    THREADS,
     ConcreteProgram,
     LaunchedBlocks,
 )
@@ -23,7 +25,7 @@ from loopnest.lane_machine.frame import Frame, uniform
 from loopnest.lane_machine.loop_dependence import Expansion, Expansions, folded
 from loopnest.lane_machine.native_math import Array, Value, as_array, convert
 from loopnest.lane_machine.race_detector import RaceDetector
-from loopnest.lane_machine.undefined_values import Undefined, garbage
+from loopnest.lane_machine.undefined_values import Undefined
 from loopnest.lane_machine.watched_memory import ElementLayout, WatchedStorage, watched
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory
 from loopnest.scalar.expr import FALSE, Expr, LaunchIndex, Load, Local
@@ -210,7 +212,7 @@ class Machine(kir.StatementVisitor):
         address = self.eval.address(target, frame)
         self._check_alignment(node, frame)
         for part in (node.value, *node.index):
-            self._require_defined(part, "what is stored", frame)
+            self.together.require_defined(part, "what is stored", frame)
         rounded = as_array(convert(value, node.value.dtype, dtype), dtype)
         self._watch_store(node, target, address, frame)
         storage = self.memory[node.storage]
@@ -253,11 +255,6 @@ class Machine(kir.StatementVisitor):
         self.races.covered = None
         return found
 
-    def _require_defined(self, value: Expr, what: str, frame: Frame) -> None:
-        lanes = self.undefined.lanes(value, frame)
-        if lanes is not None:
-            raise self.faults.shuffled(what, frame, int(lanes[0]))
-
     def _check_alignment(self, node: kir.Stmt, frame: Frame) -> None:
         for wide in self.setting.wide.get(node, ()):
             address = np.asarray(self.eval.address(wide.place, frame))
@@ -279,14 +276,14 @@ class Machine(kir.StatementVisitor):
         address = self.eval.address(access, frame)
         self.eval.require_defined(access, address, frame)
         for part in (operand, *node.index):
-            self._require_defined(part, "what is stored", frame)
+            self.together.require_defined(part, "what is stored", frame)
         self._watch_store(node, access, address, frame)
         places = np.broadcast_to(np.asarray(address), (frame.lanes,))
         operation.at(self.memory[node.storage].data, places, value)
 
     def visit_if(self, node: kir.If, frame: Frame) -> None:
         condition = self.eval.value(node.condition, frame)
-        self._require_defined(node.condition, "the condition", frame)
+        self.together.require_defined(node.condition, "the condition", frame)
         if not isinstance(condition, np.ndarray) or condition.size == 1:
             self.body(node.body if bool(condition) else node.orelse, frame)
             return
@@ -563,8 +560,7 @@ class SyncStatements:
     def _places(self, frame: Frame) -> tuple[Array, Array]:
         """Return the place of each lane's block, and its thread's number in the block."""
         slots = np.broadcast_to(np.asarray(self.eval.pure(SLOT, frame)), (frame.lanes,))
-        threads = np.asarray(self.eval.pure(THREAD, frame)) % self.setting.threads
-        return slots, np.broadcast_to(threads, (frame.lanes,))
+        return slots, np.broadcast_to(np.asarray(self.eval.pure(INSIDE, frame)), (frame.lanes,))
 
     def _require_whole(self, scope: str, what: str, frame: Frame) -> None:
         """Fault where some, but not all, threads of a warp, a block or the grid are in `frame`."""
@@ -613,19 +609,20 @@ class SyncStatements:
             KernelFault: threads of a warp are not there, or their offsets differ.
         """
         self._require_whole("warp", "shuffle", frame)
-        self._require_defined(node.offset, "the offset", frame)
+        self.require_defined(node.offset, "the offset", frame)
         source, exists = self._sources(node, frame)
-        value = as_array(self.eval.value(node.value, frame), node.value.dtype)
+        value = self.eval.operand(node.value, frame)
         mask = self.undefined.mask(node.value, frame)
         if value.size > 1:
             value = value.take(source)
         if isinstance(mask, np.ndarray) and mask.size > 1:
             mask = mask.take(source)
         if not exists.all():
-            value = np.where(exists, value, garbage(node.value.dtype).astype(value.dtype))
+            value = np.where(exists, value, self.eval.garbage(node.value.dtype).astype(value.dtype))
             mask = np.logical_or(mask, ~exists)
         frame.define(node.var, value)
-        frame.define(self.undefined.marks[node.var], mask)
+        if node.var in self.undefined.marks:
+            frame.define(self.undefined.marks[node.var], mask)
 
     def _sources(self, node: kir.Shuffle, frame: Frame) -> tuple[Array, Array]:
         """Return the lane that each lane takes its value from, and whether there is one."""
@@ -639,7 +636,8 @@ class SyncStatements:
             "up": mine - offset,
             "lane": offset,
         }[node.mode]
-        exists = (other >= 0) & (other < WARP) & (threads - mine + other < self.setting.threads)
+        exists = (other >= 0) & (other < WARP)
+        exists &= threads - mine + other < self.eval.pure(THREADS, frame)
         return np.where(exists, np.arange(frame.lanes) - mine + other, 0), exists
 
     def _require_uniform(self, values: Array, steps: Array, reason: str, frame: Frame) -> None:
@@ -648,7 +646,8 @@ class SyncStatements:
         if bad.size:
             raise self.faults.fault(reason, frame, int(bad[0]))
 
-    def _require_defined(self, value: Expr, what: str, frame: Frame) -> None:
+    def require_defined(self, value: Expr, what: str, frame: Frame) -> None:
+        """Fault where a value was shuffled from a thread that does not exist."""
         lanes = self.undefined.lanes(value, frame)
         if lanes is not None:
             raise self.faults.shuffled(what, frame, int(lanes[0]))
@@ -664,7 +663,7 @@ class SyncStatements:
         """
         self._require_whole("block", "arrival", frame)
         for value in (*node.index, node.count):
-            self._require_defined(value, "the counter", frame)
+            self.require_defined(value, "the counter", frame)
         self._tick("block", frame)
         slots, threads = self._places(frame)
         address = self.eval.address(Load(node.counter, node.index), frame)
@@ -772,8 +771,7 @@ def _groups(
 ) -> tuple[Array, Array]:
     """Return the lanes of each group in the order of their threads, and the group of each lane."""
     slots = np.broadcast_to(np.asarray(evaluator.pure(SLOT, frame)), (frame.lanes,))
-    number = np.asarray(evaluator.pure(THREAD, frame)) % setting.threads
-    rest = np.broadcast_to(number, (frame.lanes,))
+    rest = np.broadcast_to(np.asarray(evaluator.pure(INSIDE, frame)), (frame.lanes,))
     key, places = slots, {}
     for dim, extent in zip(BLOCK_DIMENSIONS, setting.block, strict=True):
         places[dim] = rest % extent

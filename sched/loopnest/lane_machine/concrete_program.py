@@ -38,6 +38,12 @@ THREAD = Local("thread", dtypes.index)
 Threads of a block, and blocks, are numbered x + extent_x * (y + extent_y * z).
 """
 
+INSIDE = Local("inside", dtypes.index)
+"""The number of a lane's thread in its block."""
+
+THREADS = Local("threads", dtypes.index)
+"""How many threads a lane's block has."""
+
 SLOT = Local("slot", dtypes.index)
 """The place of a lane's block among the blocks that run together."""
 
@@ -77,7 +83,7 @@ class ConcreteProgram:
         self.block = [max(e, 1) for e in launch[3:]]
         self.blocks, self.threads = math.prod(self.grid), math.prod(self.block)
         self.buffers = self._buffers()
-        self.spaces = _spaces(self.buffers)
+        self.spaces = spaces_of(self.buffers)
         self.layouts = self._layouts()
         self.block_bytes = self._block_bytes()
 
@@ -228,10 +234,12 @@ class LaunchedBlocks:
         for dimension, place in zip(LAUNCH_DIMENSIONS, places, strict=True):
             frame.define(LaunchIndex(dimension), place)
         frame.define(THREAD, number * threads + thread)
+        frame.define(INSIDE, thread)
+        frame.define(THREADS, threads)
         frame.define(SLOT, 0 if count == 1 else np.repeat(np.arange(count), threads))
 
 
-def _spaces(buffers: list[Buffer]) -> dict[Buffer, Buffer]:
+def spaces_of(buffers: list[Buffer]) -> dict[Buffer, Buffer]:
     """Return for each buffer the one that gives its space its name: the end of its aliases."""
     names = {b.name: b for b in buffers}
     result: dict[Buffer, Buffer] = {}

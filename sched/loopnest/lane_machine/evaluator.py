@@ -10,11 +10,11 @@ from loopnest.base.errors import InternalError
 from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine import native_math
 from loopnest.lane_machine.frame import Dependences, Frame
-from loopnest.lane_machine.native_math import Value
+from loopnest.lane_machine.native_math import Array, Value
 from loopnest.lane_machine.watched_memory import WatchedStorage
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const, Expr, Load, Op
+from loopnest.scalar.expr import FALSE, TRUE, Const, Expr, Load, Op
 
 
 class Faults(Protocol):
@@ -69,6 +69,18 @@ class Evaluator:
             frame.scratch[node] = found
         return found
 
+    def operand(self, node: Expr, frame: Frame) -> Array:
+        """Return what is given to another lane, as an array: of numbers, on this machine."""
+        return native_math.as_array(self.value(node, frame), node.dtype)
+
+    def garbage(self, dtype: dtypes.DType) -> Array:
+        """Return an undefined value: NaN, or a pattern of bits that no kernel expects."""
+        if dtype.is_float:
+            return np.array([np.nan]).astype(dtype.numpy)
+        if dtype.is_bool:
+            return np.array([True])
+        return np.frombuffer(b"\xa5" * dtype.size, dtype.numpy)
+
     def pure(self, node: Expr, frame: Frame) -> Value:
         """Return the value of a `node` that does not read memory; of a Load: its address."""
         found = frame.values.get(node)
@@ -109,28 +121,19 @@ class Evaluator:
         assert isinstance(node, Op)
         reads = self.dependences.reads
         if node.op == "where" and (reads(node.args[1]) or reads(node.args[2])):
-            return self._where(node, frame)
+            condition, yes, no = node.args
+            return self._either(condition, yes, no, node.dtype, frame)
         if node.op in ("and", "or") and reads(node.args[1]):
-            return self._short_circuit(node, frame)
+            left, right = node.args
+            yes, no = (right, FALSE) if node.op == "and" else (TRUE, right)
+            return self._either(left, yes, no, node.dtype, frame)
         return self._apply(node, [self.value(a, frame) for a in node.args])
 
-    # Operands that are evaluated only where they are needed
-
-    def _where(self, node: Op, frame: Frame) -> Value:
-        condition, yes, no = node.args
-        chosen = self.value(condition, frame)
-        return self._either(chosen, yes, no, node.dtype, frame)
-
-    def _short_circuit(self, node: Op, frame: Frame) -> Value:
-        left, right = node.args
-        chosen = self.value(left, frame)
-        if node.op == "and":
-            return self._either(chosen, right, Const(False, dtypes.bool_), node.dtype, frame)
-        return self._either(chosen, Const(True, dtypes.bool_), right, node.dtype, frame)
-
     def _either(
-        self, chosen: Value, yes: Expr, no: Expr, dtype: dtypes.DType, frame: Frame
+        self, condition: Expr, yes: Expr, no: Expr, dtype: dtypes.DType, frame: Frame
     ) -> Value:
+        """Return an operation of which each lane evaluates only the operand that it needs."""
+        chosen = self.value(condition, frame)
         if not isinstance(chosen, np.ndarray) or chosen.size == 1:
             return self.value(yes if bool(chosen) else no, frame)
         taken = np.flatnonzero(chosen)

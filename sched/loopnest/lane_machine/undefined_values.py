@@ -17,7 +17,6 @@ from loopnest.lane_machine.evaluator import Evaluator
 from loopnest.lane_machine.frame import Frame
 from loopnest.lane_machine.native_math import Array, Value
 from loopnest.scalar import dtypes
-from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr, Local, Op
 
 
@@ -100,12 +99,3 @@ def _any(masks: list[Value]) -> Value:
         if mask is not False:
             result = mask if result is False else np.logical_or(result, mask)
     return result
-
-
-def garbage(dtype: DType) -> Array:
-    """Return an undefined value: NaN, or a pattern of bits that no kernel expects."""
-    if dtype.is_float:
-        return np.array([np.nan]).astype(dtype.numpy)
-    if dtype.is_bool:
-        return np.array([True])
-    return np.frombuffer(b"\xa5" * dtype.size, dtype.numpy)

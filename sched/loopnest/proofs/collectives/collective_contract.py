@@ -16,8 +16,7 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.collectives.symbolic_execution import MOST_LANES, check, check_many
-from loopnest.proofs.collectives.thread_values import Blocks, Shape
+from loopnest.proofs.collectives.collective_machine import MOST_LANES, Shape, check, check_many
 from loopnest.proofs.point_arrays import OPERATIONS, Undecidable, number
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
@@ -136,7 +135,7 @@ class Body:
             shapes = [_shape(value, known) for value, _ in some]
             numbers = {e: [case[e] for _, case in some] for e in some[0][1]}
             same = {e: [value] * len(some) for e, value in given.items()}
-            wrong = check_many(self.node, Blocks(shapes, {**same, **numbers}))
+            wrong = check_many(self.node, shapes, {**same, **numbers})
             problem = self._check_each(some, known, given) if wrong is not None else None
             if problem is not None:
                 return problem
@@ -217,7 +216,7 @@ def _batches(
     for case in cases:
         some.append(case)
         threads += case[0]
-        if threads > MOST_LANES:
+        if threads > 2 * MOST_LANES:
             yield some
             some, threads = [], 0
     if some:
