@@ -402,34 +402,29 @@ class Columns:
         Raises:
             NotAffine: a variable has no column.
         """
-        rows = [(row.equal, dict(row.value)) for row in dict.fromkeys(constraints)]
-        floors = list(
-            dict.fromkeys(
-                atom
-                for _, terms in rows
-                for atom in _parts(tuple(terms.items()))
-                if isinstance(atom, Floor)
-            )
-        )
+        rows = list(dict.fromkeys(constraints))
+        made = [atom for row in rows for atom, _ in row.value if not isinstance(atom, str)]
+        parts = dict.fromkeys(part for atom in made for part in _parts(((atom, 1),)))
+        floors = [part for part in parts if isinstance(part, Floor)]
         place = dict(self._place)
         place.update({floor: self._locals + n for n, floor in enumerate(floors)})
         start = self._locals + len(floors)
         place.update({name: start + n for n, name in enumerate(self.parameters)})
         last = place[ONE] = start + len(self.parameters)
         for floor in floors:
-            rest: dict[Atom, int] = {**dict(floor.whole), floor: -floor.by}
-            top: dict[Atom, int] = {ONE: floor.by - 1}
-            rows += [(False, rest), (False, plus(top, rest, -1))]
+            rest = sum_of([(floor.whole, 1), (((floor, 1),), -floor.by)])
+            top = sum_of([(floor.by - 1, 1), (rest, -1)])
+            rows += [Constraint(False, rest), Constraint(False, top)]
         zeros = ["0"] * (last + 1)
         lines = [
             f"{len(rows)} {last + 1} {self.outputs} {self.inputs} {len(floors)} "
             f"{len(self.parameters)}"
         ]
-        for equal_, terms in rows:
+        for equal_, value in rows:
             row = zeros.copy()
             if not equal_:
                 row[0] = "1"
-            for atom, count in terms.items():
+            for atom, count in value:
                 found = place.get(atom)
                 if found is None:
                     raise NotAffine(f"{atom} has no value here")

@@ -35,6 +35,7 @@ from loopnest.proofs.quasi_affine import (
     Poly,
     as_constant,
     constant,
+    evenly,
     times,
     variable,
 )
@@ -895,8 +896,8 @@ class PartedAxes:
         for extent, divisors in zip(extents, self.divisors(buffer), strict=True):
             bounds: list[Poly] = []
             for divisor in divisors:
-                whole = self.algebra.exactly(extent, {divisor: 1})
-                if whole is None or times(whole, {divisor: 1}) != extent:
+                whole = evenly(extent, {divisor: 1})
+                if whole is None:
                     raise NotAffine("a part of a merged axis")
                 bounds.append(whole)
                 extent = {divisor: 1}
