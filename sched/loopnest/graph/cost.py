@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from loopnest.graph.data_layout import math_shape, parse_layout
-from loopnest.graph.dimensions import Dim, Shape, mul, product, total
+from loopnest.graph.dimensions import Dim, mul, product, total
 from loopnest.graph.node import Node, TupleType, Type
+from loopnest.graph.node_values import math_of
 from loopnest.graph.program import body_of
 from loopnest.graph.registry import Pattern, get_attr, op_names, pattern_of, register_attr
 from loopnest.scalar.op_table import FUNCTIONS, Column, ops
@@ -76,22 +76,14 @@ def _matmul(node: Node) -> Dim:
     return product((2, node.tensor_type.size, node.inputs[0].shape[-1]))
 
 
+def _of_math(node: Node) -> Dim:
+    """Return the operations of what a node is made of."""
+    made = math_of(node)
+    assert made is not None
+    return total(flops(inner) for inner in made.nodes)
+
+
 def _conv(node: Node) -> Dim:
-    """Return 2 operations for each output element and each kernel element of its channel."""
-    out = node if node.op == "conv2d" else node.inputs[0]
-    return product((2, out.tensor_type.size, _taps(node, node.inputs[1].shape)))
-
-
-def _conv_weight(node: Node) -> Dim:
-    return product((2, node.inputs[1].tensor_type.size, _taps(node, node.shape)))
-
-
-def _taps(node: Node, kernel: Shape) -> Dim:
-    extents = math_shape(kernel, parse_layout(node.attrs["kernel_layout"]))
-    return product([extents[letter] for letter in "IHW"])
-
-
-def _conv_of_any_rank(node: Node) -> Dim:
     """Return 2 operations for each element of the windowed tensor's partner and kernel element."""
     x, w = node.inputs
     out, kernel = (node, w) if node.op == "conv" else (x, w)
@@ -117,9 +109,8 @@ for _name, _weight in WEIGHTS.items():
         register_attr(_name, "flops", _times(_weight))
 register_attr(_FREE, "flops", _times(0))
 register_attr("matmul", "flops", _matmul)
-register_attr(["conv2d", "conv2d_backward_data"], "flops", _conv)
-register_attr("conv2d_backward_weight", "flops", _conv_weight)
-register_attr(["conv", "conv_transposed", "conv_weight"], "flops", _conv_of_any_rank)
+register_attr(["conv2d", "conv2d_backward_data", "conv2d_backward_weight"], "flops", _of_math)
+register_attr(["conv", "conv_transposed", "conv_weight"], "flops", _conv)
 register_attr(["cumsum", "cumprod"], "flops", _times(1))
 register_attr(["max_pool2d", "avg_pool2d"], "flops", _pool)
 register_attr("variance", "flops", _statistics)

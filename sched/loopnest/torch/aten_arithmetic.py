@@ -50,10 +50,13 @@ def _binary(function: Callable[..., Node]) -> Callable[[Call], Node]:
 
 
 def _of_bools(function: Callable[..., Node], call: Call) -> Node:
-    found = {G.add: G.logical_or, G.mul: G.logical_and}.get(function, function)
-    if found is function and function not in (G.maximum, G.minimum):
+    of_bools: dict[Callable[..., Node], Callable[..., Node]] = {
+        **dict.fromkeys((G.add, G.maximum), G.logical_or),
+        **dict.fromkeys((G.mul, G.minimum), G.logical_and),
+    }
+    found = of_bools.get(function)
+    if found is None:
         raise NotTranslated("of bools")
-    found = {G.maximum: G.logical_or, G.minimum: G.logical_and}.get(function, found)
     return found(as_node(call[0], bool_), as_node(call[1], bool_))
 
 
@@ -101,8 +104,8 @@ def _of_truths(function: Callable[..., Node]) -> Callable[[Call], Node]:
 for _name, _function in _BINARY.items():
     _rule = _scaled if _name in ("add", "sub") else _binary
     translates(f"{_name}.Tensor", f"{_name}.Scalar")(_rule(_function))
-translates("maximum.default")(_binary(G.maximum))
-translates("minimum.default")(_binary(G.minimum))
+translates("maximum.default", "clamp_min.default", "clamp_min.Tensor")(_binary(G.maximum))
+translates("minimum.default", "clamp_max.default", "clamp_max.Tensor")(_binary(G.minimum))
 translates("rsub.Tensor", "rsub.Scalar")(_scaled(G.sub, first=1))
 translates("pow.Tensor_Tensor", "pow.Scalar")(_binary(G.pow))
 for _name in ("logical_and", "logical_or"):
@@ -209,16 +212,6 @@ def _clamp(call: Call) -> Node:
     if low is not None:
         found = G.maximum(found, as_node(low, dtype))
     return found if high is None else G.minimum(found, as_node(high, dtype))
-
-
-@translates("clamp_min.default", "clamp_min.Tensor")
-def _clamp_min(call: Call) -> Node:
-    return G.maximum(as_node(call[0], call.dtype), as_node(call[1], call.dtype))
-
-
-@translates("clamp_max.default", "clamp_max.Tensor")
-def _clamp_max(call: Call) -> Node:
-    return G.minimum(as_node(call[0], call.dtype), as_node(call[1], call.dtype))
 
 
 @translates("gelu.default")

@@ -35,7 +35,14 @@ from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.node_values import by_math
 from loopnest.graph.operators.movement_ops import in_plain_layouts
-from loopnest.graph.operators.node_operands import applied, meet, one_type, require_node, tensors
+from loopnest.graph.operators.node_operands import (
+    applied,
+    declares,
+    meet,
+    one_type,
+    require_node,
+    tensors,
+)
 from loopnest.graph.registry import (
     REQUIRED,
     Pattern,
@@ -94,13 +101,7 @@ def conv(
         GraphError: shapes or attributes that do not fit.
     """
     subject = call_text("conv", (x, w), {"stride": stride, "padding": padding})
-    rank = _rank(x, subject)
-    attrs = {
-        "strides": _each(stride, rank, subject),
-        "padding": _pairs(padding, rank, subject),
-        "dilation": _each(dilation, rank, subject),
-        "groups": groups,
-    }
+    attrs = _windows_of(x, subject, stride, padding, dilation, groups)
     return applied("conv", (x, w), FLOAT, lambda nodes: call("conv", nodes, attrs))
 
 
@@ -129,15 +130,9 @@ def conv_transposed(
         GraphError: shapes or attributes that do not fit.
     """
     subject = call_text("conv_transposed", (x, w), {"space": space, "stride": stride})
-    rank = _rank(x, subject)
-    attrs = {
-        "space": shape_of(space, "conv_transposed"),
-        "strides": _each(stride, rank, subject),
-        "padding": _each(padding, rank, subject, least=0),
-        "dilation": _each(dilation, rank, subject),
-        "groups": groups,
-    }
     op = "conv_transposed"
+    attrs = _windows_of(x, subject, stride, padding, dilation, groups, pairs=False)
+    attrs["space"] = shape_of(space, op)
     return applied(op, (x, w), FLOAT, lambda nodes: call(op, nodes, attrs))
 
 
@@ -157,14 +152,8 @@ def conv_weight(
         GraphError: shapes or attributes that do not fit.
     """
     subject = call_text("conv_weight", (x, dy), {"kernel": kernel, "stride": stride})
-    rank = _rank(x, subject)
-    attrs = {
-        "kernel": tuple(kernel),
-        "strides": _each(stride, rank, subject),
-        "padding": _pairs(padding, rank, subject),
-        "dilation": _each(dilation, rank, subject),
-        "groups": groups,
-    }
+    attrs = _windows_of(x, subject, stride, padding, dilation, groups)
+    attrs["kernel"] = tuple(kernel)
     return call("conv_weight", meet("conv_weight", (x, dy), FLOAT), attrs)
 
 
@@ -292,11 +281,40 @@ def around(value: object, subject: str) -> tuple[int, int, int, int]:
     return found
 
 
-def _rank(x: object, subject: str) -> int:
+def _windows_of(
+    x: object,
+    subject: str,
+    stride: int | Sequence[int],
+    padding: Padding,
+    dilation: int | Sequence[int],
+    groups: int,
+    pairs: bool = True,
+) -> dict[str, object]:
+    """Return the attributes of windows over the spatial axes of x.
+
+    Args:
+        x: the operand.
+        subject: the call.
+        stride: an int, or one a spatial axis.
+        padding: likewise, or (where `pairs`) a pair a spatial axis.
+        dilation: likewise.
+        groups: of channels.
+        pairs: whether padding has two sides.
+
+    Raises:
+        GraphError: they do not fit.
+    """
     rank = x.ndim - 2 if isinstance(x, Node) else 0
     if rank < 1:
         raise GraphError(subject, "there is no spatial axis", "x is [N, C, *space]")
-    return rank
+    return {
+        "strides": _each(stride, rank, subject),
+        "padding": _pairs(padding, rank, subject)
+        if pairs
+        else _each(padding, rank, subject, least=0),
+        "dilation": _each(dilation, rank, subject),
+        "groups": groups,
+    }
 
 
 def _each(value: object, rank: int, subject: str, least: int = 1) -> tuple[int, ...]:
@@ -437,8 +455,21 @@ def _infer_weight(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(shape, x.dtype)
 
 
-def _infer_unfold(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+def _unfold(node: Node, x: Any) -> Any:
+    attrs = node.attrs
+    span = attrs["dilation"] * (attrs["size"] - 1) + 1
+    view = np.lib.stride_tricks.sliding_window_view(x, span, axis=attrs["axis"])
+    every = [builtins.slice(None)] * view.ndim
+    every[attrs["axis"]] = builtins.slice(None, None, attrs["stride"])
+    every[-1] = builtins.slice(None, None, attrs["dilation"])
+    return view[tuple(every)]
+
+
+_UNFOLD = {"axis": REQUIRED, "size": REQUIRED, "stride": 1, "dilation": 1}
+
+
+@declares("unfold", _UNFOLD, value=_unfold, pattern=Pattern.INJECTIVE)
+def _type_of_unfold(attrs: Attrs, x: TensorType) -> TensorType:
     axis, size = attrs["axis"], attrs["size"]
     if attrs["stride"] < 1 or attrs["dilation"] < 1 or not 0 <= axis < len(x.shape):
         raise Refused("an axis that it lacks, or a stride or dilation below 1")
@@ -541,16 +572,6 @@ def _weight(node: Node, x: Any, dy: Any) -> Any:
     return np.sum(np.matmul(rows, np.swapaxes(found, 2, 3)), axis=0).reshape(node.shape)
 
 
-def _unfold(node: Node, x: Any) -> Any:
-    attrs = node.attrs
-    span = attrs["dilation"] * (attrs["size"] - 1) + 1
-    view = np.lib.stride_tricks.sliding_window_view(x, span, axis=attrs["axis"])
-    every = [builtins.slice(None)] * view.ndim
-    every[attrs["axis"]] = builtins.slice(None, None, attrs["stride"])
-    every[-1] = builtins.slice(None, None, attrs["dilation"])
-    return view[tuple(every)]
-
-
 def _conv2d_math(node: Node) -> Node:
     """Return a convolution between changes of layout, or one face of `conv` in plain layouts."""
     laid_out = in_plain_layouts(node)
@@ -596,11 +617,3 @@ for _name, _infer, _evaluate, _extra in (
         params={**_extra, **_AROUND},
         pattern=Pattern.OUT_ELEMWISE_FUSABLE,
     )
-register_op(
-    "unfold",
-    infer=_infer_unfold,
-    evaluate=_unfold,
-    arity=1,
-    params={"axis": REQUIRED, "size": REQUIRED, "stride": 1, "dilation": 1},
-    pattern=Pattern.INJECTIVE,
-)

@@ -11,11 +11,11 @@ import numpy as np
 
 from loopnest.graph.dimensions import Shape, shown
 from loopnest.graph.graph_error import GraphError, Refused
-from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
+from loopnest.graph.node import Attrs, Node, Operand, TensorType
 from loopnest.graph.operators.movement_ops import reshape
-from loopnest.graph.operators.node_operands import meet, require_node, tensors
+from loopnest.graph.operators.node_operands import declares, meet, require_node
 from loopnest.graph.operators.reduction_ops import normalized_axes
-from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
+from loopnest.graph.registry import call, call_text, takes_arguments
 from loopnest.scalar.dtypes import ARITHMETIC, INTEGERS, DType, int64
 
 __all__ = [
@@ -152,16 +152,31 @@ def _spliced(x: Shape, axis: int, instead: Shape) -> Shape:
     return (*x[:axis], *instead, *x[axis + 1 :])
 
 
-def _infer_take(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    x, indices = tensors(types)
+def _take(node: Node, x: Any, indices: Any) -> Any:
+    _check_range(indices, x.shape[node.attrs["axis"]])
+    return np.take(x, indices, node.attrs["axis"])
+
+
+@declares("take", ("axis",), value=_take)
+def _type_of_take(attrs: Attrs, x: TensorType, indices: TensorType) -> TensorType:
     _check_indices(indices.dtype)
     if not 0 <= attrs["axis"] < len(x.shape):
         raise Refused(f"axis {attrs['axis']} is out of range", f"it has {len(x.shape)} axes")
     return TensorType(_spliced(x.shape, attrs["axis"], indices.shape), x.dtype)
 
 
-def _infer_add(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    x, indices, updates = tensors(types)
+def _add(node: Node, x: Any, indices: Any, updates: Any) -> Any:
+    axis = node.attrs["axis"]
+    _check_range(indices, x.shape[axis])
+    result = np.array(x)
+    np.add.at(np.moveaxis(result, axis, 0), indices, np.moveaxis(updates, axis, 0))
+    return result
+
+
+@declares("index_add", ("axis",), value=_add)
+def _type_of_add(
+    attrs: Attrs, x: TensorType, indices: TensorType, updates: TensorType
+) -> TensorType:
     _check_indices(indices.dtype)
     if len(indices.shape) != 1:
         raise Refused(f"the indices are {shown(indices.shape)}", "they have one axis")
@@ -171,8 +186,18 @@ def _infer_add(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return x
 
 
-def _infer_put(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    x, indices, values = tensors(types)
+def _put(node: Node, x: Any, indices: Any, values: Any) -> Any:
+    _check_range(indices, x.shape[0])
+    result = np.array(x)
+    for index, value in zip(indices.tolist(), values, strict=True):
+        result[index] = value
+    return result
+
+
+@declares("put", value=_put)
+def _type_of_put(
+    attrs: Attrs, x: TensorType, indices: TensorType, values: TensorType
+) -> TensorType:
     _check_indices(indices.dtype)
     if len(x.shape) != 1 or len(indices.shape) != 1:
         raise Refused(f"the operand is {x}, the indices are {indices}", "both have one axis")
@@ -182,15 +207,33 @@ def _infer_put(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return x
 
 
-def _infer_order(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+def _order(node: Node, x: Any) -> Any:
+    axis = node.attrs["axis"]
+    if not node.attrs["descending"]:
+        return np.argsort(x, axis, kind="stable")
+    last = x.shape[axis] - 1
+    return np.flip(last - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+
+
+@declares("argsort", ("axis", "descending"), value=_order)
+def _type_of_order(attrs: Attrs, x: TensorType) -> TensorType:
     if x.dtype.is_bool:
         raise Refused(f"the operand is {x}", "sort numbers; cast it")
     return TensorType(x.shape, int64)
 
 
-def _infer_search(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    sorted_, values = tensors(types)
+def _search(node: Node, sorted_: Any, values: Any) -> Any:
+    side = node.attrs["side"]
+    if sorted_.ndim == 1:
+        return np.asarray(np.searchsorted(sorted_, values, side), np.int64)
+    result = np.empty(values.shape, np.int64)
+    for row in np.ndindex(*values.shape[:-1]):
+        result[row] = np.searchsorted(sorted_[row], values[row], side)
+    return result
+
+
+@declares("searchsorted", ("side",), value=_search)
+def _type_of_search(attrs: Attrs, sorted_: TensorType, values: TensorType) -> TensorType:
     found = f"the sorted elements are {sorted_}, the values are {values}"
     if sorted_.dtype is not values.dtype:
         raise Refused(found, "both have one type")
@@ -206,73 +249,3 @@ def _check_range(indices: Any, extent: int) -> None:
     outside = (indices < 0) | (indices >= extent)
     if outside.any():
         raise IndexError(f"index {indices[outside].flat[0]} is outside of an axis of {extent}")
-
-
-def _take(node: Node, x: Any, indices: Any) -> Any:
-    _check_range(indices, x.shape[node.attrs["axis"]])
-    return np.take(x, indices, node.attrs["axis"])
-
-
-def _add(node: Node, x: Any, indices: Any, updates: Any) -> Any:
-    axis = node.attrs["axis"]
-    _check_range(indices, x.shape[axis])
-    result = np.array(x)
-    np.add.at(np.moveaxis(result, axis, 0), indices, np.moveaxis(updates, axis, 0))
-    return result
-
-
-def _put(node: Node, x: Any, indices: Any, values: Any) -> Any:
-    _check_range(indices, x.shape[0])
-    result = np.array(x)
-    for index, value in zip(indices.tolist(), values, strict=True):
-        result[index] = value
-    return result
-
-
-def _order(node: Node, x: Any) -> Any:
-    axis = node.attrs["axis"]
-    if not node.attrs["descending"]:
-        return np.argsort(x, axis, kind="stable")
-    last = x.shape[axis] - 1
-    return np.flip(last - np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
-
-
-def _search(node: Node, sorted_: Any, values: Any) -> Any:
-    side = node.attrs["side"]
-    if sorted_.ndim == 1:
-        return np.asarray(np.searchsorted(sorted_, values, side), np.int64)
-    result = np.empty(values.shape, np.int64)
-    for row in np.ndindex(*values.shape[:-1]):
-        result[row] = np.searchsorted(sorted_[row], values[row], side)
-    return result
-
-
-register_op(
-    "argsort",
-    infer=_infer_order,
-    evaluate=_order,
-    arity=1,
-    params=("axis", "descending"),
-    pattern=Pattern.OPAQUE,
-)
-register_op(
-    "searchsorted",
-    infer=_infer_search,
-    evaluate=_search,
-    arity=2,
-    params=("side",),
-    pattern=Pattern.OPAQUE,
-)
-register_op("put", infer=_infer_put, evaluate=_put, arity=3, pattern=Pattern.OPAQUE)
-for _name, _infer, _evaluate, _arity in (
-    ("take", _infer_take, _take, 2),
-    ("index_add", _infer_add, _add, 3),
-):
-    register_op(
-        _name,
-        infer=_infer,
-        evaluate=_evaluate,
-        arity=_arity,
-        params=("axis",),
-        pattern=Pattern.OPAQUE,
-    )

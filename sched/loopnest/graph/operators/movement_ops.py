@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,8 @@ from loopnest.graph.dimensions import (
 )
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import get_item, shape_of
-from loopnest.graph.node import OPERATORS, Attrs, Node, Operand, TensorType, Type
-from loopnest.graph.node_values import by_math
-from loopnest.graph.operators.node_operands import meet, one_type, require_node, tensors
+from loopnest.graph.node import OPERATORS, Attrs, Node, Operand, TensorType
+from loopnest.graph.operators.node_operands import declares, meet, one_type, require_node
 from loopnest.graph.operators.reduction_ops import Axes, normalized_axes
 from loopnest.graph.registry import (
     Pattern,
@@ -44,7 +44,6 @@ from loopnest.graph.registry import (
     call_text,
     get_attr,
     register_attr,
-    register_op,
     short,
     takes_arguments,
 )
@@ -65,6 +64,9 @@ __all__ = [
     "transpose",
     "unslice",
 ]
+
+_moves = partial(declares, pattern=Pattern.INJECTIVE)
+_spreads = partial(declares, pattern=Pattern.BROADCAST)
 
 
 @takes_arguments
@@ -171,8 +173,8 @@ def concatenate(tensors: Sequence[Operand], axis: int = 0) -> Node:
     return call("concatenate", nodes, {"axis": place})
 
 
-def _infer_broadcast(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+@_spreads("broadcast_to", ("shape",), value=lambda node, x: np.broadcast_to(x, node.static_shape))
+def _type_of_broadcast(attrs: Attrs, x: TensorType) -> TensorType:
     shape = attrs["shape"]
     lead = len(shape) - len(x.shape)
     pairs = zip(x.shape, shape[max(lead, 0) :], strict=False)
@@ -183,8 +185,8 @@ def _infer_broadcast(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(shape, x.dtype)
 
 
-def _infer_expand(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+@_spreads("expand_dims", ("axis",), value=lambda node, x: np.expand_dims(x, node.attrs["axis"]))
+def _type_of_expand(attrs: Attrs, x: TensorType) -> TensorType:
     shape: list[Dim] = list(x.shape)
     for place in attrs["axis"]:
         if not 0 <= place <= len(shape):
@@ -193,8 +195,8 @@ def _infer_expand(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(tuple(shape), x.dtype)
 
 
-def _infer_squeeze(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+@_moves("squeeze", ("axis",), value=lambda node, x: np.reshape(x, node.static_shape))
+def _type_of_squeeze(attrs: Attrs, x: TensorType) -> TensorType:
     for place in attrs["axis"]:
         if not 0 <= place < len(x.shape):
             raise Refused(f"axis {place} is out of range", f"it has {len(x.shape)} axes")
@@ -204,31 +206,33 @@ def _infer_squeeze(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(tuple(kept), x.dtype)
 
 
-def _infer_transpose(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+@_moves("transpose", ("axes",), value=lambda node, x: np.transpose(x, node.attrs["axes"]))
+def _type_of_transpose(attrs: Attrs, x: TensorType) -> TensorType:
     axes = attrs["axes"]
     if sorted(axes) != list(range(len(x.shape))):
         raise Refused(f"axes={axes} is no permutation", f"name each of {len(x.shape)} axes once")
     return TensorType(tuple([x.shape[a] for a in axes]), x.dtype)
 
 
-def _infer_reshape(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+@_moves("reshape", ("shape",), value=lambda node, x: np.reshape(x, node.static_shape))
+def _type_of_reshape(attrs: Attrs, x: TensorType) -> TensorType:
     found = TensorType(attrs["shape"], x.dtype)
     if found.size != x.size:
         raise Refused(f"{shown(found.shape)} has {found.size} elements, the operand {x.size}")
     return found
 
 
-def _infer_flip(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+@_moves("flip", ("axis",), value=lambda node, x: np.flip(x, node.attrs["axis"]))
+def _type_of_flip(attrs: Attrs, x: TensorType) -> TensorType:
     if any(not 0 <= a < len(x.shape) for a in attrs["axis"]):
         raise Refused(f"axis={attrs['axis']} is out of range", f"it has {len(x.shape)} axes")
     return x
 
 
-def _infer_concatenate(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    parts = tensors(types)
+@_moves(
+    "concatenate", ("axis",), value=lambda node, *parts: np.concatenate(parts, node.attrs["axis"])
+)
+def _type_of_concatenate(attrs: Attrs, *parts: TensorType) -> TensorType:
     if not parts:
         raise Refused("there is no tensor")
     axis, first = attrs["axis"], parts[0]
@@ -241,70 +245,6 @@ def _infer_concatenate(types: tuple[Type, ...], attrs: Attrs) -> Type:
             raise Refused(f"{part} does not fit {first}", f"extents agree but along axis {axis}")
     whole = total(part.shape[axis] for part in parts)
     return TensorType((*first.shape[:axis], whole, *first.shape[axis + 1 :]), dtype)
-
-
-def _register(
-    name: str, infer: Any, evaluate: Any, params: Sequence[str], pattern: Pattern, arity: int | None
-) -> None:
-    register_op(name, infer=infer, evaluate=evaluate, arity=arity, params=params, pattern=pattern)
-
-
-_register(
-    "broadcast_to",
-    _infer_broadcast,
-    lambda node, x: np.broadcast_to(x, node.static_shape),
-    ("shape",),
-    Pattern.BROADCAST,
-    1,
-)
-_register(
-    "expand_dims",
-    _infer_expand,
-    lambda node, x: np.expand_dims(x, node.attrs["axis"]),
-    ("axis",),
-    Pattern.BROADCAST,
-    1,
-)
-_register(
-    "squeeze",
-    _infer_squeeze,
-    lambda node, x: np.reshape(x, node.static_shape),
-    ("axis",),
-    Pattern.INJECTIVE,
-    1,
-)
-_register(
-    "transpose",
-    _infer_transpose,
-    lambda node, x: np.transpose(x, node.attrs["axes"]),
-    ("axes",),
-    Pattern.INJECTIVE,
-    1,
-)
-_register(
-    "reshape",
-    _infer_reshape,
-    lambda node, x: np.reshape(x, node.static_shape),
-    ("shape",),
-    Pattern.INJECTIVE,
-    1,
-)
-_register(
-    "flip",
-    _infer_flip,
-    lambda node, x: np.flip(x, node.attrs["axis"]),
-    ("axis",),
-    Pattern.INJECTIVE,
-    1,
-)
-_register(
-    "concatenate",
-    _infer_concatenate,
-    lambda node, *parts: np.concatenate(parts, node.attrs["axis"]),
-    ("axis",),
-    Pattern.INJECTIVE,
-    None,
-)
 
 
 @takes_arguments
@@ -466,42 +406,6 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def _infer_slice(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
-    parts = list(zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True))
-    if len(parts) != len(x.shape):
-        raise Refused("not one start, stop and step an axis", f"it has {len(x.shape)} axes")
-    for (start, stop, step), extent in zip(parts, x.shape, strict=True):
-        ends = ((0, start), (start, stop), (stop, extent))
-        if step < 1 or any(never_at_most(low, high) for low, high in ends):
-            raise Refused(f"{start}:{stop}:{step} does not fit extent {extent}")
-    shape = [ceildiv(sub(stop, start), step) for start, stop, step in parts]
-    return TensorType(tuple(shape), x.dtype)
-
-
-def _infer_unslice(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
-    shape, starts, steps = attrs["shape"], attrs["starts"], attrs["steps"]
-    if not len(x.shape) == len(shape) == len(starts) == len(steps):
-        raise Refused("not one extent, start and step an axis", f"it has {len(x.shape)} axes")
-    for own, extent, start, step in zip(x.shape, shape, starts, steps, strict=True):
-        last = add(start, mul(sub(own, 1), step))
-        beyond = own != 0 and isinstance(last, int) and never_at_most(add(last, 1), extent)
-        if never_at_most(0, start) or step < 1 or beyond:
-            raise Refused(f"{own} elements from {start} by {step} do not fit extent {extent}")
-    return TensorType(shape, x.dtype)
-
-
-def _infer_pad(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
-    widths = attrs["widths"]
-    bad = any(len(w) != 2 or any(not isinstance(e, int) or e < 0 for e in w) for w in widths)
-    if bad or len(widths) != len(x.shape):
-        raise Refused(f"widths={widths}", "a pair of integers >= 0 for each axis")
-    shape = [add(extent, sum(pair)) for extent, pair in zip(x.shape, widths, strict=True)]
-    return TensorType(tuple(shape), x.dtype)
-
-
 def _places(starts: Sequence[int], steps: Sequence[int], shape: Sequence[int]) -> tuple[Any, ...]:
     parts = zip(starts, steps, shape, strict=True)
     return tuple([_PySlice(start, start + step * count, step) for start, step, count in parts])
@@ -523,19 +427,40 @@ def _pad(node: Node, x: Any) -> Any:
     return np.pad(x, node.attrs["widths"], constant_values=node.attrs["value"])
 
 
-for _name, _infer, _evaluate, _params in (
-    ("slice", _infer_slice, _slice, ("starts", "stops", "steps")),
-    ("unslice", _infer_unslice, _unslice, ("shape", "starts", "steps")),
-    ("pad", _infer_pad, _pad, ("widths", "value")),
-):
-    register_op(
-        _name,
-        infer=_infer,
-        evaluate=_evaluate,
-        arity=1,
-        params=_params,
-        pattern=Pattern.INJECTIVE,
-    )
+@_moves("slice", ("starts", "stops", "steps"), value=_slice)
+def _type_of_slice(attrs: Attrs, x: TensorType) -> TensorType:
+    parts = list(zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True))
+    if len(parts) != len(x.shape):
+        raise Refused("not one start, stop and step an axis", f"it has {len(x.shape)} axes")
+    for (start, stop, step), extent in zip(parts, x.shape, strict=True):
+        ends = ((0, start), (start, stop), (stop, extent))
+        if step < 1 or any(never_at_most(low, high) for low, high in ends):
+            raise Refused(f"{start}:{stop}:{step} does not fit extent {extent}")
+    shape = [ceildiv(sub(stop, start), step) for start, stop, step in parts]
+    return TensorType(tuple(shape), x.dtype)
+
+
+@_moves("unslice", ("shape", "starts", "steps"), value=_unslice)
+def _type_of_unslice(attrs: Attrs, x: TensorType) -> TensorType:
+    shape, starts, steps = attrs["shape"], attrs["starts"], attrs["steps"]
+    if not len(x.shape) == len(shape) == len(starts) == len(steps):
+        raise Refused("not one extent, start and step an axis", f"it has {len(x.shape)} axes")
+    for own, extent, start, step in zip(x.shape, shape, starts, steps, strict=True):
+        last = add(start, mul(sub(own, 1), step))
+        beyond = own != 0 and isinstance(last, int) and never_at_most(add(last, 1), extent)
+        if never_at_most(0, start) or step < 1 or beyond:
+            raise Refused(f"{own} elements from {start} by {step} do not fit extent {extent}")
+    return TensorType(shape, x.dtype)
+
+
+@_moves("pad", ("widths", "value"), value=_pad)
+def _type_of_pad(attrs: Attrs, x: TensorType) -> TensorType:
+    widths = attrs["widths"]
+    bad = any(len(w) != 2 or any(not isinstance(e, int) or e < 0 for e in w) for w in widths)
+    if bad or len(widths) != len(x.shape):
+        raise Refused(f"widths={widths}", "a pair of integers >= 0 for each axis")
+    shape = [add(extent, sum(pair)) for extent, pair in zip(x.shape, widths, strict=True)]
+    return TensorType(tuple(shape), x.dtype)
 
 
 @takes_arguments
@@ -565,8 +490,14 @@ def strided_view(x: Operand, shape: ShapeLike, strides: Sequence[DimLike]) -> No
     return call("strided_view", (node,), attrs)
 
 
-def _infer_strided(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+def _strided(node: Node, x: Any) -> Any:
+    steps = [int(step) * x.itemsize for step in node.attrs["strides"]]
+    words = np.ascontiguousarray(x).view(f"u{x.itemsize}")  # NumPy's function knows no other types
+    return as_strided(words, node.static_shape, steps).view(x.dtype).copy()
+
+
+@_moves("strided_view", ("shape", "strides"), value=_strided)
+def _type_of_strided(attrs: Attrs, x: TensorType) -> TensorType:
     shape, strides = attrs["shape"], attrs["strides"]
     if len(x.shape) != 1:
         raise Refused(f"the operand has {len(x.shape)} axes", "it has one: reshape it")
@@ -582,22 +513,6 @@ def _infer_strided(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(shape, x.dtype)
 
 
-def _strided(node: Node, x: Any) -> Any:
-    steps = [int(step) * x.itemsize for step in node.attrs["strides"]]
-    words = np.ascontiguousarray(x).view(f"u{x.itemsize}")  # NumPy's function knows no other types
-    return as_strided(words, node.static_shape, steps).view(x.dtype).copy()
-
-
-register_op(
-    "strided_view",
-    infer=_infer_strided,
-    evaluate=_strided,
-    arity=1,
-    params=("shape", "strides"),
-    pattern=Pattern.INJECTIVE,
-)
-
-
 @takes_arguments
 def layout_transform(x: Operand, src_layout: str, dst_layout: str) -> Node:
     """Return x in another layout, such as "NCHW16c" for "NCHW"; x itself if they are the same.
@@ -611,8 +526,8 @@ def layout_transform(x: Operand, src_layout: str, dst_layout: str) -> Node:
     return node if src_layout == dst_layout else made
 
 
-def _infer_layout(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+@_moves("layout_transform", ("src_layout", "dst_layout"))
+def _type_of_layout(attrs: Attrs, x: TensorType) -> TensorType:
     src, dst = parse_layout(attrs["src_layout"]), parse_layout(attrs["dst_layout"])
     return TensorType(transformed_shape(x.shape, src, dst), x.dtype)
 
@@ -657,13 +572,5 @@ def in_plain_layouts(node: Node) -> Node:
     return _laid_out(call(node.op, inputs, attrs), plain, own)
 
 
-register_op(
-    "layout_transform",
-    infer=_infer_layout,
-    evaluate=by_math,
-    arity=1,
-    params=("src_layout", "dst_layout"),
-    pattern=Pattern.INJECTIVE,
-)
 register_attr("layout_transform", "math", _layout_math)
 OPERATORS["index"] = index

@@ -11,8 +11,9 @@ float32, and the value is cast at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeGuard
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -20,9 +21,12 @@ from loopnest.graph.dimensions import Shape, broadcast, shown
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import const
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
-from loopnest.graph.registry import call, call_text
+from loopnest.graph.node_values import by_math
+from loopnest.graph.registry import Evaluate, Pattern, call, call_text, register_op
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import KEEPING, DType, Rule
+
+TypeRule: TypeAlias = Callable[..., TensorType]
 
 
 def is_number(value: object) -> TypeGuard[bool | int | float]:
@@ -206,3 +210,37 @@ def elementwise(rule: Rule = KEEPING) -> Callable[[tuple[Type, ...], Attrs], Typ
         return TensorType(broadcast_shapes([t.shape for t in operands]), result)
 
     return infer
+
+
+def declares(
+    name: str,
+    params: Mapping[str, object] | Sequence[str] = (),
+    *,
+    value: Evaluate = by_math,
+    pattern: Pattern = Pattern.OPAQUE,
+) -> Callable[[TypeRule], TypeRule]:
+    """Register an op whose operands are tensors by its rule of types: ``(attrs, *types) -> type``.
+
+    The rule takes as many types as the op takes operands.
+
+    Args:
+        name: of the op.
+        params: its attributes, as of `register_op`.
+        value: ``(node, *arrays) -> array``; by default it follows from the attribute ``math``.
+        pattern: what fusion asks about it.
+    """
+
+    def declared(rule: TypeRule) -> TypeRule:
+        _, *operands = inspect.signature(rule).parameters.values()
+        several = any(each.kind is each.VAR_POSITIONAL for each in operands)
+        register_op(
+            name,
+            infer=lambda types, attrs: rule(attrs, *tensors(types)),
+            evaluate=value,
+            arity=None if several else len(operands),
+            params=params,
+            pattern=pattern,
+        )
+        return rule
+
+    return declared

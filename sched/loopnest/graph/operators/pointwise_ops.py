@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from loopnest.graph.operators.node_operands import (
     applied,
     broadcast_shapes,
     converted,
+    declares,
     elementwise,
     one_type,
     require,
     require_node,
-    tensors,
 )
 from loopnest.graph.operators.op_docs import pointwise
 from loopnest.graph.registry import Pattern, call, call_text, register_op
@@ -86,16 +86,18 @@ __all__ = [
     "where",
 ]
 
+Function = TypeVar("Function", bound=Callable[..., Node])
 
-def _infer_where(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    cond, *sides = tensors(types)
+
+@declares(
+    "where",
+    value=lambda node, cond, a, b: np.where(cond, a, b),
+    pattern=Pattern.BROADCAST,
+)
+def _type_of_where(attrs: Attrs, cond: TensorType, a: TensorType, b: TensorType) -> TensorType:
     if not cond.dtype.is_bool:
         raise Refused(f"the condition is {cond.dtype}", "cast it to bool")
-    return TensorType(broadcast_shapes([t.shape for t in (cond, *sides)]), one_type(sides))
-
-
-def _infer_cast(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    return TensorType(tensors(types)[0].shape, attrs["dtype"])
+    return TensorType(broadcast_shapes([t.shape for t in (cond, a, b)]), one_type((a, b)))
 
 
 def _infer_gelu(types: tuple[Type, ...], attrs: Attrs) -> Type:
@@ -120,6 +122,11 @@ _erf = _in_its_type(APPLY["erf"])
 
 def _cast(node: Node, x: Any) -> Any:
     return np.not_equal(x, 0) if node.dtype.is_bool else x.astype(node.dtype.numpy)
+
+
+@declares("cast", ("dtype",), value=_cast, pattern=Pattern.ELEMWISE)
+def _type_of_cast(attrs: Attrs, x: TensorType) -> TensorType:
+    return TensorType(x.shape, attrs["dtype"])
 
 
 def _mod(a: Any, b: Any) -> Any:
@@ -200,88 +207,64 @@ register_op(
     params={"approximate": "none"},
     pattern=Pattern.ELEMWISE,
 )
-register_op(
-    "where",
-    infer=_infer_where,
-    evaluate=lambda node, cond, a, b: np.where(cond, a, b),
-    arity=3,
-    pattern=Pattern.BROADCAST,
-)
-register_op(
-    "cast",
-    infer=_infer_cast,
-    evaluate=_cast,
-    arity=1,
-    params=("dtype",),
-    pattern=Pattern.ELEMWISE,
-)
+
+
+class UnaryFunction(Protocol):
+    def __call__(self, x: Operand) -> Node: ...
+
+
+class BinaryFunction(Protocol):
+    def __call__(self, a: Operand, b: Operand) -> Node: ...
+
+
+def _unary(name: str, first: str) -> UnaryFunction:
+    """Return the function of an op of one operand; `first` is the first line of its docstring."""
+
+    def function(x: Operand) -> Node:
+        return _apply(name, x)
+
+    return _documented(function, name, first)
+
+
+def _binary(name: str, first: str) -> BinaryFunction:
+    def function(a: Operand, b: Operand) -> Node:
+        return _apply(name, a, b)
+
+    return _documented(function, name, first)
+
+
+def _documented(function: Function, name: str, first: str) -> Function:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = first
+    return pointwise(function)
 
 
 def _apply(op: str, *operands: object) -> Node:
+    if op.startswith("logical"):
+        return call(op, [_truth(operand) for operand in operands])
     return applied(op, operands, FUNCTIONS[op].rule, lambda nodes: call(op, nodes))
 
 
 # Arithmetic
 
 
-@pointwise
-def add(a: Operand, b: Operand) -> Node:
-    """Return a + b; two bools give int32, as in all arithmetic."""
-    return _apply("add", a, b)
-
-
-@pointwise
-def sub(a: Operand, b: Operand) -> Node:
-    """Return a - b."""
-    return _apply("sub", a, b)
-
-
-@pointwise
-def mul(a: Operand, b: Operand) -> Node:
-    """Return a * b."""
-    return _apply("mul", a, b)
-
-
-@pointwise
-def div(a: Operand, b: Operand) -> Node:
-    """Return a / b; integers give float32."""
-    return _apply("div", a, b)
-
-
-@pointwise
-def floordiv(a: Operand, b: Operand) -> Node:
-    """Return a / b of integers, rounded towards minus infinity; by 0 it is 0."""
-    return _apply("floordiv", a, b)
-
-
-@pointwise
-def lshift(a: Operand, b: Operand) -> Node:
-    """Return the integer a * 2 ** b; 0 for a count that is negative or no less than the width."""
-    return _apply("lshift", a, b)
-
-
-@pointwise
-def rshift(a: Operand, b: Operand) -> Node:
-    """Return a / 2 ** b of integers, rounded towards minus infinity."""
-    return _apply("rshift", a, b)
-
-
-@pointwise
-def mod(a: Operand, b: Operand) -> Node:
-    """Return the remainder of a / b, with the sign of b; integers modulo 0 give 0."""
-    return _apply("mod", a, b)
-
-
-@pointwise
-def pow(a: Operand, b: Operand) -> Node:
-    """Return a ** b; of integers, a negative power is the true value without its fraction."""
-    return _apply("pow", a, b)
-
-
-@pointwise
-def neg(x: Operand) -> Node:
-    """Return -x."""
-    return _apply("neg", x)
+add = _binary("add", "Return a + b; two bools give int32, as in all arithmetic.")
+sub = _binary("sub", "Return a - b.")
+mul = _binary("mul", "Return a * b.")
+div = _binary("div", "Return a / b; integers give float32.")
+floordiv = _binary(
+    "floordiv", "Return a / b of integers, rounded towards minus infinity; by 0 it is 0."
+)
+lshift = _binary(
+    "lshift",
+    "Return the integer a * 2 ** b; 0 for a count that is negative or no less than the width.",
+)
+rshift = _binary("rshift", "Return a / 2 ** b of integers, rounded towards minus infinity.")
+mod = _binary("mod", "Return the remainder of a / b, with the sign of b; integers modulo 0 give 0.")
+pow = _binary(
+    "pow", "Return a ** b; of integers, a negative power is the true value without its fraction."
+)
+neg = _unary("neg", "Return -x.")
 
 
 @pointwise
@@ -310,52 +293,14 @@ def fma(a: Operand, b: Operand, c: Operand) -> Node:
 # Functions that keep integers
 
 
-@pointwise
-def abs(x: Operand) -> Node:
-    """Return the magnitude of x."""
-    return _apply("abs", x)
-
-
-@pointwise
-def floor(x: Operand) -> Node:
-    """Return the largest integer <= x."""
-    return _apply("floor", x)
-
-
-@pointwise
-def ceil(x: Operand) -> Node:
-    """Return the least integer >= x."""
-    return _apply("ceil", x)
-
-
-@pointwise
-def round(x: Operand) -> Node:
-    """Return the nearest integer, the even one of two."""
-    return _apply("round", x)
-
-
-@pointwise
-def trunc(x: Operand) -> Node:
-    """Return x without its fraction."""
-    return _apply("trunc", x)
-
-
-@pointwise
-def maximum(a: Operand, b: Operand) -> Node:
-    """Return the larger of a and b; NaN if one is."""
-    return _apply("maximum", a, b)
-
-
-@pointwise
-def minimum(a: Operand, b: Operand) -> Node:
-    """Return the smaller of a and b; NaN if one is."""
-    return _apply("minimum", a, b)
-
-
-@pointwise
-def relu(x: Operand) -> Node:
-    """Return max(x, 0)."""
-    return _apply("relu", x)
+abs = _unary("abs", "Return the magnitude of x.")
+floor = _unary("floor", "Return the largest integer <= x.")
+ceil = _unary("ceil", "Return the least integer >= x.")
+round = _unary("round", "Return the nearest integer, the even one of two.")
+trunc = _unary("trunc", "Return x without its fraction.")
+maximum = _binary("maximum", "Return the larger of a and b; NaN if one is.")
+minimum = _binary("minimum", "Return the smaller of a and b; NaN if one is.")
+relu = _unary("relu", "Return max(x, 0).")
 
 
 @pointwise
@@ -384,94 +329,21 @@ def clamp(x: Operand, lo: Operand, hi: Operand) -> Node:
 # Functions of floats; integers give float32
 
 
-@pointwise
-def exp(x: Operand) -> Node:
-    """Return e ** x."""
-    return _apply("exp", x)
-
-
-@pointwise
-def exp2(x: Operand) -> Node:
-    """Return 2 ** x."""
-    return _apply("exp2", x)
-
-
-@pointwise
-def log(x: Operand) -> Node:
-    """Return the natural logarithm of x."""
-    return _apply("log", x)
-
-
-@pointwise
-def log2(x: Operand) -> Node:
-    """Return the binary logarithm of x."""
-    return _apply("log2", x)
-
-
-@pointwise
-def log1p(x: Operand) -> Node:
-    """Return log(1 + x), exact for small x."""
-    return _apply("log1p", x)
-
-
-@pointwise
-def sqrt(x: Operand) -> Node:
-    """Return the square root of x."""
-    return _apply("sqrt", x)
-
-
-@pointwise
-def rsqrt(x: Operand) -> Node:
-    """Return 1 / sqrt(x)."""
-    return _apply("rsqrt", x)
-
-
-@pointwise
-def reciprocal(x: Operand) -> Node:
-    """Return 1 / x."""
-    return _apply("reciprocal", x)
-
-
-@pointwise
-def sin(x: Operand) -> Node:
-    """Return the sine of x."""
-    return _apply("sin", x)
-
-
-@pointwise
-def cos(x: Operand) -> Node:
-    """Return the cosine of x."""
-    return _apply("cos", x)
-
-
-@pointwise
-def tan(x: Operand) -> Node:
-    """Return the tangent of x."""
-    return _apply("tan", x)
-
-
-@pointwise
-def tanh(x: Operand) -> Node:
-    """Return the hyperbolic tangent of x."""
-    return _apply("tanh", x)
-
-
-@pointwise
-def sigmoid(x: Operand) -> Node:
-    """Return 1 / (1 + exp(-x))."""
-    return _apply("sigmoid", x)
-
-
-@pointwise
-def erf(x: Operand) -> Node:
-    """Return the error function of x."""
-    return _apply("erf", x)
-
-
-@pointwise
-def silu(x: Operand) -> Node:
-    """Return x * sigmoid(x)."""
-    return _apply("silu", x)
+exp = _unary("exp", "Return e ** x.")
+exp2 = _unary("exp2", "Return 2 ** x.")
+log = _unary("log", "Return the natural logarithm of x.")
+log2 = _unary("log2", "Return the binary logarithm of x.")
+log1p = _unary("log1p", "Return log(1 + x), exact for small x.")
+sqrt = _unary("sqrt", "Return the square root of x.")
+rsqrt = _unary("rsqrt", "Return 1 / sqrt(x).")
+reciprocal = _unary("reciprocal", "Return 1 / x.")
+sin = _unary("sin", "Return the sine of x.")
+cos = _unary("cos", "Return the cosine of x.")
+tan = _unary("tan", "Return the tangent of x.")
+tanh = _unary("tanh", "Return the hyperbolic tangent of x.")
+sigmoid = _unary("sigmoid", "Return 1 / (1 + exp(-x)).")
+erf = _unary("erf", "Return the error function of x.")
+silu = _unary("silu", "Return x * sigmoid(x).")
 
 
 def gelu(x: Operand, approximate: str = "none") -> Node:
@@ -493,88 +365,20 @@ def gelu(x: Operand, approximate: str = "none") -> Node:
 # Comparisons, bits, logic
 
 
-@pointwise
-def eq(a: Operand, b: Operand) -> Node:
-    """Return a == b."""
-    return _apply("eq", a, b)
-
-
-@pointwise
-def ne(a: Operand, b: Operand) -> Node:
-    """Return a != b (true where one is NaN)."""
-    return _apply("ne", a, b)
-
-
-@pointwise
-def lt(a: Operand, b: Operand) -> Node:
-    """Return a < b."""
-    return _apply("lt", a, b)
-
-
-@pointwise
-def le(a: Operand, b: Operand) -> Node:
-    """Return a <= b."""
-    return _apply("le", a, b)
-
-
-@pointwise
-def gt(a: Operand, b: Operand) -> Node:
-    """Return a > b."""
-    return _apply("gt", a, b)
-
-
-@pointwise
-def ge(a: Operand, b: Operand) -> Node:
-    """Return a >= b."""
-    return _apply("ge", a, b)
-
-
-@pointwise
-def bitand(a: Operand, b: Operand) -> Node:
-    """Return a & b: of integers bitwise, of bools logical."""
-    return _apply("bitand", a, b)
-
-
-@pointwise
-def bitor(a: Operand, b: Operand) -> Node:
-    """Return a | b: of integers bitwise, of bools logical."""
-    return _apply("bitor", a, b)
-
-
-@pointwise
-def bitxor(a: Operand, b: Operand) -> Node:
-    """Return a ^ b: of integers bitwise, of bools logical."""
-    return _apply("bitxor", a, b)
-
-
-@pointwise
-def invert(x: Operand) -> Node:
-    """Return ~x: of integers bitwise, of bools logical."""
-    return _apply("invert", x)
-
-
-@pointwise
-def logical_and(a: Operand, b: Operand) -> Node:
-    """Return whether a and b are both not 0."""
-    return call("logical_and", [_truth(a), _truth(b)])
-
-
-@pointwise
-def logical_or(a: Operand, b: Operand) -> Node:
-    """Return whether a or b is not 0."""
-    return call("logical_or", [_truth(a), _truth(b)])
-
-
-@pointwise
-def logical_not(x: Operand) -> Node:
-    """Return whether x is 0."""
-    return call("logical_not", [_truth(x)])
-
-
-@pointwise
-def isnan(x: Operand) -> Node:
-    """Return whether x is NaN; of integers false."""
-    return _apply("isnan", x)
+eq = _binary("eq", "Return a == b.")
+ne = _binary("ne", "Return a != b (true where one is NaN).")
+lt = _binary("lt", "Return a < b.")
+le = _binary("le", "Return a <= b.")
+gt = _binary("gt", "Return a > b.")
+ge = _binary("ge", "Return a >= b.")
+bitand = _binary("bitand", "Return a & b: of integers bitwise, of bools logical.")
+bitor = _binary("bitor", "Return a | b: of integers bitwise, of bools logical.")
+bitxor = _binary("bitxor", "Return a ^ b: of integers bitwise, of bools logical.")
+invert = _unary("invert", "Return ~x: of integers bitwise, of bools logical.")
+logical_and = _binary("logical_and", "Return whether a and b are both not 0.")
+logical_or = _binary("logical_or", "Return whether a or b is not 0.")
+logical_not = _unary("logical_not", "Return whether x is 0.")
+isnan = _unary("isnan", "Return whether x is NaN; of integers false.")
 
 
 # Selection and conversion
@@ -613,7 +417,7 @@ def cast(x: Operand, dtype: DType | str | type) -> Node:
     return converted(require_node("cast", x), dtype_of(dtype, call_text("cast", (x, dtype))))
 
 
-def _truth(x: Operand) -> Node:
+def _truth(x: object) -> Node:
     return converted(require_node("logical", x), bool_)
 
 

@@ -29,21 +29,19 @@ from loopnest.graph.data_layout import LayoutRule, math_shape, parse_layout, sha
 from loopnest.graph.dimensions import Dim, DimLike, Shape, add, mul, shown
 from loopnest.graph.graph_error import Refused
 from loopnest.graph.leaves import shape_of
-from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
-from loopnest.graph.node_values import by_math
+from loopnest.graph.node import Attrs, Node, Operand, TensorType
 from loopnest.graph.operators import movement_ops as m
 from loopnest.graph.operators import pointwise_ops as p
 from loopnest.graph.operators import reduction_ops as r
 from loopnest.graph.operators.convolution import around, pair, unfold, window_extent
 from loopnest.graph.operators.creation import iota, size
-from loopnest.graph.operators.node_operands import meet, one_type, tensors
+from loopnest.graph.operators.node_operands import declares, meet, one_type
 from loopnest.graph.registry import (
     REQUIRED,
     Pattern,
     call,
     call_text,
     register_attr,
-    register_op,
     takes_arguments,
 )
 from loopnest.scalar.dtypes import FLOAT, KEEPING, DType, int32, int64
@@ -191,20 +189,17 @@ def _pooled(shape: Shape, attrs: Attrs) -> Shape:
     return shape_in(extents, layout)
 
 
-def _infer(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+def _infer(attrs: Attrs, x: TensorType) -> TensorType:
     return TensorType(_pooled(x.shape, attrs), x.dtype)
 
 
-def _infer_average(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (x,) = tensors(types)
+def _infer_average(attrs: Attrs, x: TensorType) -> TensorType:
     if not x.dtype.is_float:
         raise Refused(f"it does not take {x.dtype}", "cast the operand")
-    return _infer(types, attrs)
+    return _infer(attrs, x)
 
 
-def _infer_spread(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    x, dy = tensors(types)
+def _infer_spread(attrs: Attrs, x: TensorType, dy: TensorType) -> TensorType:
     one_type((x, dy))
     if dy.shape != _pooled(x.shape, attrs):
         found = shown(_pooled(x.shape, attrs))
@@ -212,16 +207,14 @@ def _infer_spread(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return x
 
 
-def _infer_gather(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    x, values = tensors(types)
+def _infer_gather(attrs: Attrs, x: TensorType, values: TensorType) -> TensorType:
     one_type((x, values))
     if values.shape != x.shape:
         raise Refused(f"the values are {shown(values.shape)}, x is {shown(x.shape)}")
     return TensorType(_pooled(x.shape, attrs), x.dtype)
 
 
-def _infer_places(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    x, largest = tensors(types)
+def _infer_places(attrs: Attrs, x: TensorType, largest: TensorType) -> TensorType:
     one_type((x, largest))
     pooled = _pooled(x.shape, attrs)
     if largest.shape != pooled:
@@ -229,8 +222,7 @@ def _infer_places(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(pooled, int32)
 
 
-def _infer_by_places(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    places, values = tensors(types)
+def _infer_by_places(attrs: Attrs, places: TensorType, values: TensorType) -> TensorType:
     if places.dtype is not int32:
         raise Refused(f"the places are {places.dtype}", "max_pool2d_places gives int32")
     pooled = _pooled(attrs.get("shape", values.shape), attrs)
@@ -239,18 +231,17 @@ def _infer_by_places(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(attrs.get("shape", pooled), values.dtype)
 
 
-def _infer_phases(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    _infer_by_places(types, attrs)
+def _infer_phases(attrs: Attrs, places: TensorType, values: TensorType) -> TensorType:
+    _infer_by_places(attrs, places, values)
     static = all(isinstance(extent, int) for extent in attrs["shape"][2:])
     if attrs["data_layout"] != "NCHW" or not static:
         raise Refused(f"x is {shown(attrs['shape'])} in {attrs['data_layout']}", "static, NCHW")
     axes = pool_phases(attrs)
     steps, counts = [a.stride for a in axes], [a.count for a in axes]
-    return TensorType((*attrs["shape"][:2], *steps, *counts), tensors(types)[1].dtype)
+    return TensorType((*attrs["shape"][:2], *steps, *counts), values.dtype)
 
 
-def _infer_average_back(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    (dy,) = tensors(types)
+def _infer_average_back(attrs: Attrs, dy: TensorType) -> TensorType:
     if dy.shape != _pooled(attrs["shape"], attrs):
         raise Refused(f"the gradient is {shown(dy.shape)}, the output differs")
     return TensorType(attrs["shape"], dy.dtype)
@@ -490,33 +481,23 @@ def _in_plain_layout(function: Callable[[Node], Node]) -> Callable[[Node], Node]
     return made
 
 
-def _register(
-    name: str, infer: Any, made: Callable[[Node], Node], arity: int, params: dict[str, Any]
-) -> None:
-    register_op(
-        name,
-        infer=infer,
-        evaluate=by_math,
-        arity=arity,
-        params=params,
-        pattern=_ANCHOR if name in ("max_pool2d", "avg_pool2d") else Pattern.OPAQUE,
-    )
+def _register(name: str, infer: Any, made: Callable[[Node], Node], params: dict[str, Any]) -> None:
+    anchor = name in ("max_pool2d", "avg_pool2d")
+    pattern = Pattern.OUT_ELEMWISE_FUSABLE if anchor else Pattern.OPAQUE
+    declares(name, params, pattern=pattern)(infer)
     register_attr(name, "math", _in_plain_layout(made))
 
 
-_ANCHOR = Pattern.OUT_ELEMWISE_FUSABLE
 _SHAPED = {"shape": REQUIRED, **_POOL}
-_register("max_pool2d", _infer, _max, 1, _POOL)
-_register("max_pool2d_backward", _infer_spread, by_places, 2, _POOL)
-_register("max_pool2d_gather", _infer_gather, by_places, 2, _POOL)
-_register("max_pool2d_places", _infer_places, _max_places, 2, _POOL)
-_register("max_pool2d_spread", _infer_by_places, _max_spread, 2, _SHAPED)
-_register("max_pool2d_spread_phases", _infer_phases, _max_spread_phases, 2, _SHAPED)
-_register("max_pool2d_pick", _infer_by_places, _max_pick, 2, _POOL)
-_register("avg_pool2d", _infer_average, _average, 1, _AVERAGE)
-_register(
-    "avg_pool2d_backward", _infer_average_back, _average_back, 1, {"shape": REQUIRED, **_AVERAGE}
-)
+_register("max_pool2d", _infer, _max, _POOL)
+_register("max_pool2d_backward", _infer_spread, by_places, _POOL)
+_register("max_pool2d_gather", _infer_gather, by_places, _POOL)
+_register("max_pool2d_places", _infer_places, _max_places, _POOL)
+_register("max_pool2d_spread", _infer_by_places, _max_spread, _SHAPED)
+_register("max_pool2d_spread_phases", _infer_phases, _max_spread_phases, _SHAPED)
+_register("max_pool2d_pick", _infer_by_places, _max_pick, _POOL)
+_register("avg_pool2d", _infer_average, _average, _AVERAGE)
+_register("avg_pool2d_backward", _infer_average_back, _average_back, {**_SHAPED, **_AVERAGE})
 _LAID_OUT = {"max_pool2d": 1, "avg_pool2d": 1, "avg_pool2d_backward": 1}
 for _name, _arity in {**_LAID_OUT, "max_pool2d_backward": 2, "max_pool2d_gather": 2}.items():
     _rule = LayoutRule(("data_layout",) * _arity, "data_layout", follows=True)

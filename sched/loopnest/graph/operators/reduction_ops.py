@@ -24,6 +24,7 @@ from loopnest.graph.operators.creation import size
 from loopnest.graph.operators.node_operands import (
     applied,
     broadcast_shapes,
+    declares,
     one_type,
     require_node,
     tensors,
@@ -382,8 +383,15 @@ def matmul(a: Operand, b: Operand) -> Node:
     return applied("matmul", (a, b), ARITHMETIC, lambda nodes: call("matmul", nodes))
 
 
-def _infer_matmul(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    a, b = tensors(types)
+def _matmul(node: Node, a: Any, b: Any) -> Any:
+    if a.dtype.kind in "iu" and a.dtype.itemsize < 8:
+        products = a[..., :, :, None] * b[..., None, :, :]  # each wraps before the sum
+        return np.sum(products, axis=-2, dtype=np.int64)
+    return np.matmul(a, b)
+
+
+@declares("matmul", value=_matmul, pattern=Pattern.OUT_ELEMWISE_FUSABLE)
+def _type_of_matmul(attrs: Attrs, a: TensorType, b: TensorType) -> TensorType:
     dtype = one_type((a, b))
     for side in (a, b):
         if len(side.shape) < 2:
@@ -398,13 +406,4 @@ def _infer_matmul(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType((*batch, a.shape[-2], b.shape[-1]), wide)
 
 
-def _matmul(node: Node, a: Any, b: Any) -> Any:
-    if a.dtype.kind in "iu" and a.dtype.itemsize < 8:
-        products = a[..., :, :, None] * b[..., None, :, :]  # each wraps before the sum
-        return np.sum(products, axis=-2, dtype=np.int64)
-    return np.matmul(a, b)
-
-
-_ANCHOR = Pattern.OUT_ELEMWISE_FUSABLE
-register_op("matmul", infer=_infer_matmul, evaluate=_matmul, arity=2, pattern=_ANCHOR)
 OPERATORS["matmul"] = matmul
