@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
+from loopnest.base.errors import LoweringError, NotSupported
 from loopnest.base.gc_pause import paused
 from loopnest.base.recursion import deep
 from loopnest.kir import Allocate, IndexCheck, Output, Param, Program, walk
@@ -29,8 +31,7 @@ from loopnest.lowering.indexing.predicate_elimination import fill_copies
 from loopnest.lowering.indexing.thread_ownership import check_readers
 from loopnest.lowering.indexing.unswitch import unswitch
 from loopnest.lowering.loops.guarded_tree import ThreadData, idle_conditions, stored_apart
-from loopnest.lowering.loops.launch_parts import launch_parts
-from loopnest.lowering.loops.loop_plan import LoopPlan, group_loops
+from loopnest.lowering.loops.loop_plan import LoopPlan, group_loops, launch_extents
 from loopnest.lowering.loops.phase_nest import build_nest
 from loopnest.lowering.loops.renumber import assembled, renumber
 from loopnest.lowering.loops.tightening import tighten
@@ -41,21 +42,136 @@ from loopnest.lowering.memory.flat_addresses import flatten_addresses
 from loopnest.lowering.passes import LoweringPass, State, Text, Watcher, perform
 from loopnest.lowering.plan_checks import check_plan, check_scans
 from loopnest.lowering.reductions.block_exchange import FreshNames
-from loopnest.lowering.reductions.element_counts import element_counts
 from loopnest.lowering.reductions.grid_reduction import GridReduction, block_stage, last_blocks
 from loopnest.lowering.schedule_notes.explanations import explained
 from loopnest.lowering.schedule_notes.findings import notes_of
 from loopnest.lowering.schedule_notes.lowered_schedule import lowering_of
 from loopnest.lowering.watchers import chosen_watchers
 from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import int64
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const, Expr
+from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op
+from loopnest.scalar.simplify import Simplifier
+from loopnest.schedule.loop_forest import LoopBody
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import capture
 from loopnest.tensor.ops.math_text import right_side
 from loopnest.tensor.tensor_view import TensorView
+
+
+def element_counts(
+    units: Iterable[TensorView], algebra: Simplifier
+) -> tuple[tuple[str, Expr], ...]:
+    """Return the tensors that count elements, by name, each with the most that it can count.
+
+    That lets a target count in an index. A component of a reducer counts where each element is the
+    constant 1 and two partial results are added: the third of Welford's. Its type is int64, since a
+    count may be large; where all indices of a launch have 32 bits, so may it, and conversions to
+    floats cost a quarter.
+
+    `units` are the first outputs of definitions.
+    """
+    found = [(t.name, _most(t, algebra)) for unit in units for t in unit.siblings]
+    return tuple([(name, most) for name, most in found if most is not None])
+
+
+def _most(tensor: TensorView, algebra: Simplifier) -> Expr | None:
+    """Return how many elements a tensor counts at most, None where it does not count.
+
+    A stage of a factored reduction adds what the stage before it counted.
+    """
+    definition = tensor.definition
+    if definition is None or definition.reducer is None or tensor.dtype is not int64:
+        return None
+    place, reducer = tensor.siblings.index(tensor), definition.reducer
+    ours, others = Arg(place, int64), Arg(len(reducer.identity) + place, int64)
+    if reducer.combination[place] is not Op("add", (ours, others), int64):
+        return None
+    each: Expr | None = None
+    match definition.values[place]:
+        case Const(value=1):
+            each = ONE
+        case Arg(number=number):
+            each = _most(definition.reads[number].producer, algebra)
+    if each is None:
+        return None
+    sizes = [algebra.simplify(axis.size) for axis in tensor.domain.root if axis.is_reduction]
+    return algebra.product([each, *sizes])
+
+
+def launch_parts(plan: LoopPlan) -> tuple[LoopPlan, ...]:
+    """Return the plan of each launch, in order; `plan` itself where it is one.
+
+    The passes after "groups" see one launch at a time. Loops, extents and promotions are those of
+    the whole; a part has its own tensors, their order, and the launch dimensions that they need.
+    What lies between two launches lies in GLOBAL memory.
+
+    Raises:
+        LoweringError: a launch reads what an earlier one holds in LOCAL or SHARED memory, or an
+            input that an earlier one overwrites.
+    """
+    bodies = plan.order.parts()
+    if len(bodies) == 1:
+        return (plan,)
+    launch = {unit: number for number, body in enumerate(bodies) for unit in body.walk()}
+    for unit in plan.forest.units:
+        for tensor in unit.siblings:
+            _check_memory(tensor, launch)
+    _check_overwritten(plan, launch)
+    return tuple([_part(plan, body) for body in bodies])
+
+
+def _part(plan: LoopPlan, body: LoopBody) -> LoopPlan:
+    own = set(body.walk())
+    forest = copy(plan.forest)
+    forest.units = tuple([unit for unit in plan.forest.units if unit in own])
+    groups = {group for unit in forest.units for group in forest.path(unit)}
+    algebra = Simplifier(plan.algebra.facts)
+    launch = launch_extents([plan.specs[group] for group in plan.specs if group in groups], algebra)
+    algebra.launch = launch
+    crossed = {unit: dims for unit, dims in plan.crossed.items() if unit in own}
+    return replace(plan, algebra=algebra, forest=forest, order=body, launch=launch, crossed=crossed)
+
+
+def _check_memory(tensor: TensorView, launch: dict[TensorView, int]) -> None:
+    mine = launch[tensor.siblings[0]]
+    for consumer in tensor.consumers:
+        theirs = launch.get(consumer.siblings[0], mine)
+        if theirs == mine:
+            continue
+        if tensor.domain.allocation is not None and not tensor.is_output:
+            raise NotSupported(
+                tensor.name,
+                f"{consumer.name} reads it in a later launch (number {theirs}), and it has an "
+                "allocation domain of its own",
+                "leave what passes between launches in C order (allocation_domain.reset())",
+            )
+        if tensor.memory is not Memory.GLOBAL:
+            keep = f"set {tensor.name}.memory = ln.GLOBAL"
+            if started_by(tensor) is consumer:
+                keep = f"set {consumer.name}.memory = ln.GLOBAL before atomic()"
+            raise LoweringError(
+                tensor.name,
+                f"it is in {tensor.memory.value.upper()} memory, which ends with launch "
+                f"{mine}, and {consumer.name} reads it in launch {theirs}",
+                f"{keep}, or compute it in the loops of {consumer.name} (compute_at)",
+            )
+
+
+def _check_overwritten(plan: LoopPlan, launch: dict[TensorView, int]) -> None:
+    """Refuse an output in the memory of an input that a later launch still reads."""
+    for output, target in plan.fusion.inplace.items():
+        written = launch.get(output.siblings[0], 0)
+        for reader in target.consumers:
+            if launch.get(reader.siblings[0], 0) > written:
+                raise LoweringError(
+                    f"{output.name} in the memory of {target.name}",
+                    f"launch {written} overwrites {target.name}, and {reader.name} reads it in "
+                    f"launch {launch[reader.siblings[0]]}",
+                    f"start a launch with {output.name} too, or drop inplace=",
+                )
 
 
 def _groups(state: State) -> None:
