@@ -24,8 +24,7 @@ from loopnest.kir.nest_text import print_nest
 from loopnest.proofs import Report, verify
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Arg, Expr, ScalarParam, substitute
-from loopnest.scalar.record_parser import parse_records
-from loopnest.scalar.record_text import SCALAR_MEMBERS, print_records
+from loopnest.scalar.record_text import SCALAR_MEMBERS, parse_records, print_records
 from loopnest.tensor.math_snapshot import AXES, MathSnapshot
 
 VERSION = 1

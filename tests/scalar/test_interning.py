@@ -7,9 +7,8 @@ from time import sleep
 
 import pytest
 
-from loopnest.scalar import dtypes, interning
-from loopnest.scalar.expr import Const, Index, Symbol, integer, loads
-from loopnest.scalar.interning import InternTable
+from loopnest.scalar import dtypes, expr
+from loopnest.scalar.expr import Const, Index, InternTable, Symbol, integer, loads
 from loopnest.scalar.polynomials import index_op
 
 
@@ -55,7 +54,7 @@ def test_a_sweep_drops_users_and_their_operands_at_once():
 
 
 def test_the_table_is_swept_when_it_has_grown(monkeypatch):
-    monkeypatch.setattr(interning, "FEWEST", 64)
+    monkeypatch.setattr(expr, "FEWEST", 64)
     table = InternTable[Node]()
     kept = [table.add(("kept", n), Node()) for n in range(100)]
     for n in range(1000):
@@ -65,7 +64,7 @@ def test_the_table_is_swept_when_it_has_grown(monkeypatch):
 
 
 def test_threads_get_one_node(monkeypatch):
-    monkeypatch.setattr(interning, "FEWEST", 8)
+    monkeypatch.setattr(expr, "FEWEST", 8)
     table, start = InternTable[Node](), Barrier(4)
     found: list[list[Node]] = [[] for _ in range(4)]
 

@@ -11,8 +11,8 @@ from itertools import product
 from typing import Any
 
 from loopnest.base.errors import DefinitionError
-from loopnest.scalar.arguments import as_int, broken_condition
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.arguments import broken_condition
+from loopnest.scalar.expr import Expr, whole
 from loopnest.scalar.facts import Facts
 
 
@@ -112,7 +112,7 @@ class Space:
         def meets(candidate: Mapping[str, Any]) -> bool:
             values = dict(sizes)
             for name, value in candidate.items():
-                number = int(value) if isinstance(value, bool) else as_int(value)
+                number = int(value) if isinstance(value, bool) else whole(value)
                 if number is not None:
                     values[name] = number
             try:

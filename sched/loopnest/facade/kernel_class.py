@@ -18,8 +18,7 @@ from loopnest.kir.lowered import (
     Note,
     TensorInfo,
 )
-from loopnest.scalar.arguments import as_int
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.expr import Expr, whole
 from loopnest.scalar.target_names import target_name
 from loopnest.tensor.fusion import Fusion
 
@@ -211,7 +210,7 @@ class Kernel:
         sizes: Callable[[kir.Program], tuple[Expr, ...]] = lambda program: (),
     ) -> int:
         """Return the width of indices in a text."""
-        wanted = as_int(asked)
+        wanted = whole(asked)
         if call not in self._needed_bits:
             self._needed_bits[call] = self._planner.bounds.static_bits(sizes(self.program))
         needed = self._needed_bits[call]

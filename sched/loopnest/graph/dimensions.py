@@ -12,14 +12,13 @@ import ast
 import keyword
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from operator import index
-from typing import SupportsIndex, TypeAlias
+from typing import TypeAlias
 
 from loopnest.base.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.scalar import dtypes
 from loopnest.scalar.arguments import size_value
-from loopnest.scalar.expr import Const, Expr, Symbol, integer, walk
+from loopnest.scalar.expr import Const, Expr, Symbol, integer, walk, whole
 from loopnest.scalar.polynomials import Monomial, Poly, Products
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.size_text import read_size
@@ -197,16 +196,6 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 # What users write
-
-
-def whole(value: object) -> int | None:
-    """Return an integer of Python or NumPy as an int; None for a bool, or anything else."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        return None
-    try:
-        return index(value)
-    except TypeError:
-        return None  # an array of several elements
 
 
 def size_symbol(name: str, refuse: Callable[[str], GraphError]) -> Symbol:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest.base.errors import InternalError
-from loopnest.graph.dimensions import Shape, ShapeLike, dim_of, whole
+from loopnest.graph.dimensions import Shape, ShapeLike, dim_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, TensorType, TupleType, Type, is_name, items_of
 from loopnest.graph.registry import (
@@ -28,7 +28,7 @@ from loopnest.graph.registry import (
 )
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.expr import Expr, whole
 
 _BY_NAME = {dtype.name: dtype for dtype in dtypes.ALL}
 _WEAK = {bool: dtypes.bool_, int: dtypes.int32, float: dtypes.float32}

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from loopnest.base.errors import kind_of
-from loopnest.graph.dimensions import Dim, at, symbols, whole
+from loopnest.graph.dimensions import Dim, at, symbols
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import make_tuple
 from loopnest.graph.node import Attrs, Node, TupleType, Type, describe
 from loopnest.graph.node_origins import made_for, origin_of, place_of, postorder
 from loopnest.graph.program import Graph, require_graph
 from loopnest.graph.registry import call
-from loopnest.scalar.expr import Expr, Symbol
+from loopnest.scalar.expr import Expr, Symbol, whole
 
 _SIZES = "_sizes"
 

@@ -29,7 +29,7 @@ from loopnest.backends.cuda.driver.gpu_driver import Driver
 from loopnest.backends.targets import named_target
 from loopnest.base.errors import LaunchError, kind_of
 from loopnest.graph.cost import flops
-from loopnest.graph.dimensions import at, whole
+from loopnest.graph.dimensions import at
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import var
 from loopnest.graph.node import Node
@@ -61,6 +61,7 @@ from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, Step
 from loopnest.graph_kernels.variable_memory import VariableMemory
 from loopnest.launch.new_arrays import address_of
 from loopnest.scalar.dtypes import DType, uint8
+from loopnest.scalar.expr import whole
 
 if TYPE_CHECKING:
     from loopnest.proofs import Report

@@ -85,13 +85,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from loopnest.base.errors import InternalError
 from loopnest.base.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Const, Expr, Index, Load, Local, loads
+from loopnest.scalar.expr import Const, Expr, Index, Load, Local, loads, map_loads
 from loopnest.scalar.origin import Origin
 
 Item = TypeVar("Item")
@@ -114,6 +115,7 @@ class Statement:
             evaluates, where nothing else is said.
         binds: the field with the name that it defines for the rest of the body around it.
         makes: the field with the buffer that it makes for the rest of that body.
+        element: the fields with the buffer and the index of the element that it writes.
         threads: which threads meet at it: of a "warp", of a "block"; "" where each goes on alone.
         counts: whether it counts groups of copies in flight.
         form: its line in the nest text, without its bodies.
@@ -125,6 +127,7 @@ class Statement:
     rewrites: ClassVar[tuple[str, ...]] = ()
     binds: ClassVar[str] = ""
     makes: ClassVar[str] = ""
+    element: ClassVar[tuple[str, ...]] = ()
     threads: ClassVar[str] = ""
     counts: ClassVar[bool] = False
     form: ClassVar[str] = ""
@@ -132,7 +135,7 @@ class Statement:
     @property
     def own(self) -> Load | None:
         """The element that it writes, as a load."""
-        return None
+        return Load(*[getattr(self, name) for name in self.element]) if self.element else None
 
 
 @fast_init
@@ -232,6 +235,7 @@ class Store(Statement):
 
     evaluates: ClassVar = ("index", "value")
     rewrites: ClassVar = ("index", "coordinate", "value")
+    element: ClassVar = ("storage", "index", "flat")
     storage: Buffer
     index: tuple[Expr, ...]
     value: Expr
@@ -311,6 +315,7 @@ class Arrive(Statement):
     """
 
     evaluates: ClassVar = ("index", "count")
+    element: ClassVar = ("counter", "index")
     binds: ClassVar = "var"
     threads: ClassVar = "block"
     form: ClassVar = "let {node.var} = arrive({node.own}, {node.count})"
@@ -319,11 +324,6 @@ class Arrive(Statement):
     index: tuple[Expr, ...]
     count: Expr
     origin: Origin | None = None
-
-    @property
-    def own(self) -> Load:
-        """The counter, as a load."""
-        return Load(self.counter, self.index)
 
 
 @fast_init
@@ -450,6 +450,7 @@ Stmt: TypeAlias = (
     | Issue | Commit | Wait | Tile | Launch
 )  # fmt: skip
 S = TypeVar("S", bound="Stmt")
+EMPTY: Mapping[Buffer, Buffer] = MappingProxyType({})
 
 
 def one_launch(node: Stmt) -> InternalError:
@@ -579,6 +580,23 @@ def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
         if new is not value:
             changes[name] = new
     return _changed(node, changes) if changes else node
+
+
+def map_accesses(
+    node: S, rule: Callable[[Load], Load], other: Mapping[Buffer, Buffer] = EMPTY
+) -> S:
+    """Return `node` with `rule` applied to each element that it loads or writes itself.
+
+    `other` says what stands for the buffers that it makes.
+    """
+    found = map_expressions(node, lambda value: map_loads(value, rule))
+    changes: dict[str, object] = {}
+    own = found.own
+    if own is not None and (to := rule(own)) is not own:
+        changes.update(zip(found.element, (to.buffer, to.args, to.flat), strict=False))
+    if found.makes and (storage := getattr(found, found.makes)) in other:
+        changes[found.makes] = other[storage]
+    return _changed(found, changes) if changes else found
 
 
 def _all(rule: Callable[[Expr], Expr], items: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -13,14 +13,13 @@ from loopnest.kir.nodes import (
     Barrier,
     Item,
     Stmt,
-    Store,
     Tile,
     bodies,
-    map_expressions,
+    map_accesses,
     with_bodies,
 )
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, Const, Expr, Load, integer, rewrite
+from loopnest.scalar.expr import ONE, Const, Expr, Load, integer
 
 _WARPS = (ParallelType.block_z, ParallelType.block_y)
 _EDGE = Barrier("warp", "a tile begins or ends")
@@ -102,7 +101,6 @@ class _OtherBuffers:
     ) -> None:
         self.warp, self.places, self.keep = warp, places or {}, keep
         self.known: dict[Stmt, tuple[Stmt, ...]] = {}
-        self.values: dict[Expr, Expr] = {}
 
     def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         found = tuple([made for node in body for made in self.statement(node)])
@@ -120,28 +118,13 @@ class _OtherBuffers:
         return found
 
     def _own(self, node: Stmt) -> Stmt:
-        if isinstance(node, Allocate) and node.storage in self.warp:
-            return replace(node, storage=self.warp[node.storage])
         if isinstance(node, Tile):
             held = tuple([(role, self.warp.get(buffer, buffer)) for role, buffer in node.operands])
             return replace(node, operands=held)
-        if isinstance(node, Store) and node.storage in self.warp:
-            index = self._index(node.storage, node.index)
-            node = replace(node, storage=self.warp[node.storage], index=index)
-        return map_expressions(node, self._value)
+        return map_accesses(node, self._placed, self.warp)
 
-    def _index(self, buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        places = self.places.get(buffer)
-        return index if places is None else tuple([index[place] for place in places])
-
-    def _value(self, value: Expr) -> Expr:
-        found = self.values.get(value)
-        if found is None:
-            found = self.values[value] = rewrite(value, self._load) if self.warp else value
-        return found
-
-    def _load(self, value: Expr) -> Expr | None:
-        if isinstance(value, Load) and value.buffer in self.warp:
-            index = tuple([self._value(i) for i in value.args])
-            return Load(self.warp[value.buffer], self._index(value.buffer, index), value.flat)
-        return None
+    def _placed(self, load: Load) -> Load:
+        if load.buffer not in self.warp:
+            return load
+        places = self.places.get(load.buffer, range(len(load.args)))
+        return Load(self.warp[load.buffer], tuple([load.args[p] for p in places]), load.flat)

@@ -29,7 +29,6 @@ from loopnest.scalar.expr import (
     Symbol,
     all_of,
     integer,
-    rewrite,
     substitute,
     walk,
 )
@@ -93,19 +92,16 @@ def of_the_host(program: kir.Program, sizes: Mapping[str, int]) -> kir.Program:
     bound: dict[Expr, ParallelType] = {LaunchIndex(dim): dim for dim in GRID_DIMENSIONS}
     bound |= {node.var: node.parallel for node in nodes if isinstance(node, kir.Loop)}
     roomy: dict[Buffer, Buffer] = {}
-    made = [node.storage for node in nodes if isinstance(node, kir.Allocate)]
     spaces = [p.buffer for p in program.params if p.kind == "workspace" and p.buffer is not None]
-    for buffer in (*made, *spaces):
+    for buffer in (*kir.allocated(nodes), *spaces):
         if any(_is_zero(extent, sizes) for extent in buffer.shape):
             roomy[buffer] = _with_room(buffer, sizes)
 
-    def loaded(node: Expr) -> Expr | None:
-        if not isinstance(node, Load) or node.buffer not in roomy:
-            return None
-        return Load(roomy[node.buffer], tuple([rewrite(a, loaded) for a in node.args]), node.flat)
+    def placed(load: Load) -> Load:
+        return Load(roomy.get(load.buffer, load.buffer), load.args, load.flat)
 
     def rule(node: kir.Stmt) -> kir.Stmt | tuple[kir.Stmt, ...]:
-        found = kir.map_expressions(node, lambda value: rewrite(value, loaded))
+        found = kir.map_accesses(node, placed, roomy)
         match found:
             case kir.Collective():
                 return _combined(found, several)
@@ -114,10 +110,6 @@ def of_the_host(program: kir.Program, sizes: Mapping[str, int]) -> kir.Program:
                 apart = {bound.get(node) for index in found.index for node in walk(index)}
                 shared = [dim for dim in GRID_DIMENSIONS if dim in several and dim not in apart]
                 return kir.Let(found.var, all_of(map(_is_first, shared)), found.origin)
-            case kir.Arrive() if found.counter in roomy:
-                return replace(found, counter=roomy[found.counter])
-            case kir.Store() | kir.Allocate() if found.storage in roomy:
-                return replace(found, storage=roomy[found.storage])
         return found
 
     params = [replace(p, buffer=roomy.get(p.buffer, p.buffer)) if p.buffer is not None else p

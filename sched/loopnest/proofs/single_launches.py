@@ -32,7 +32,6 @@ from loopnest.scalar.expr import (
     Op,
     all_of,
     loads,
-    rewrite,
 )
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
@@ -358,16 +357,9 @@ class _LaunchProgram:
         return self.changed.get(buffer, buffer)
 
     def _statement(self, node: kir.Stmt) -> kir.Stmt:
-        found = kir.map_expressions(node, lambda value: rewrite(value, self._loaded))
-        if isinstance(found, kir.Store) and found.storage in self.changed:
-            return replace(found, storage=self.changed[found.storage])
-        return found
-
-    def _loaded(self, node: Expr) -> Expr | None:
-        if not isinstance(node, Load) or node.buffer not in self.changed:
-            return None
-        args = tuple([rewrite(arg, self._loaded) for arg in node.args])
-        return Load(self.changed[node.buffer], args, node.flat)
+        return kir.map_accesses(
+            node, lambda load: Load(self._buffer(load.buffer), load.args, load.flat)
+        )
 
     def _params(self, math: MathSnapshot) -> tuple[kir.Param, ...]:
         """Return the parameters: inputs and outputs as the math has them, workspace of its own."""

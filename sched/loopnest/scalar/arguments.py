@@ -10,13 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ctypes import c_float
 from dataclasses import dataclass
-from operator import index
-from typing import Any, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from loopnest.base.errors import LaunchError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import Const, Expr, Op, ScalarParam, Symbol, walk
+from loopnest.scalar.expr import Const, Expr, Op, ScalarParam, Symbol, walk, whole
 
 ScalarValue: TypeAlias = "bool | int | float"
 
@@ -326,16 +325,6 @@ def _check_extents(spec: ArraySpec, array: object, sizes: Mapping[str, int], sub
 # Keywords
 
 
-def as_int(value: object) -> int | None:
-    """Return an integer of any kind (but bool) as an int, else None."""
-    if isinstance(value, int):
-        return None if isinstance(value, bool) else value
-    try:
-        return index(value) if isinstance(value, SupportsIndex) else None
-    except TypeError:
-        return None
-
-
 def _bind_keyword_sizes(
     symbols: Sequence[Symbol],
     keywords: Mapping[str, object],
@@ -362,7 +351,7 @@ def keyword_size(name: str, value: object, subject: str) -> int:
     Raises:
         LaunchError: it is no int >= 0.
     """
-    number = as_int(value)
+    number = whole(value)
     if number is None or number < 0:
         raise LaunchError(subject, f"{name} = {value!r} is no size", "sizes are ints >= 0")
     return number

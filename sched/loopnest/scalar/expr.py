@@ -23,26 +23,183 @@ Source: interning and the two equalities follow GEM (tsfc) and UFL; weak Python 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from sys import getrefcount
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import cast as typed
 
+from loopnest.base.errors import DefinitionError, InternalError
+from loopnest.base.pickling import STAMP
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.interning import InternTable
-from loopnest.scalar.size_operators import SizeOperators
+from loopnest.scalar.op_table import OPS
 
 if TYPE_CHECKING:
     from loopnest.kir.buffers import Buffer
 
 Number: TypeAlias = "bool | int | float"
 
+Node = TypeVar("Node")
+
+FEWEST = 1 << 14
+"""The table is never swept below as many nodes."""
+
+_UNSHARED = 3
+"""References to a node that a sweep alone holds: its item, its variable, the count's argument."""
+
+
+class InternTable(Generic[Node]):
+    """Nodes by key, one object for all that are equal. `find` looks for one; `add` makes one known.
+
+    A key names a node by its fields. The table holds its nodes; those that nothing else refers to
+    are dropped whenever it has grown to twice what was left of it. A weak reference a node would
+    free each of them at once, and costs as much as the node itself, twice: where it is made, and
+    where its callback runs.
+
+    Source: the unique table of BDD packages, swept when it has grown (Brace, Rudell, Bryant,
+    "Efficient implementation of a BDD package", DAC 1990).
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[Hashable, Node] = {}
+        self._limit = FEWEST
+        self._lock = Lock()
+        # Looking for a node takes no lock: a sweep first takes all nodes out of the table, so that
+        # who finds one holds it before the sweep counts its references.
+        self.find = self._nodes.get
+
+    def guard_forks(self) -> None:
+        """Fork this process only between two additions, for a table that lives as long as it.
+
+        A child has the thread that forked alone: a lock that another one held is never released
+        there, and the nodes of a sweep under way are lost.
+        """
+        if hasattr(os, "register_at_fork"):
+            release = self._lock.release
+            os.register_at_fork(
+                before=self._lock.acquire, after_in_parent=release, after_in_child=release
+            )
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def add(self, key: Hashable, node: Node) -> Node:
+        """Return the node of `key`: the known one if another thread was faster, else `node`."""
+        with self._lock:
+            found = self._nodes.setdefault(key, node)
+            if len(self._nodes) > self._limit:
+                self._sweep()
+            return found
+
+    def sweep(self) -> None:
+        """Drop the nodes that nothing else refers to."""
+        with self._lock:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        items = list(self._nodes.items())
+        kept: list[tuple[Hashable, Node]] = []
+        try:
+            self._nodes.clear()
+            # Operands are made before their users, so that backwards each node comes after all
+            # that could still hold it.
+            while items:
+                item = items[-1]
+                node = item[1]
+                if getrefcount(node) > _UNSHARED:
+                    kept.append(item)
+                items.pop()
+        finally:
+            # A signal stops a sweep anywhere: nodes that it has not looked at stay known, or equal
+            # expressions would not be one object any more.
+            kept.reverse()
+            self._nodes.update(items)
+            self._nodes.update(kept)
+        self._limit = max(FEWEST, 2 * len(kept))
+
+
 _TABLE: InternTable[Expr] = InternTable()
 _TABLE.guard_forks()
 _find = _TABLE.find
 
 Leaf = TypeVar("Leaf", bound="Expr")
+
+
+class SizeOperators:
+    """The operators of size expressions, with ints and with each other; == stays identity.
+
+    Results without symbols are ints. Other types of expressions have none of these: their
+    operators stand on the tensors and scalars of a fusion. What they return is canonical: two ways
+    to write one size give the same expression, so that extents made of them are equal.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("halves") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     half = x.shape[1] // 2
+    ...     y = f.output(x[:, :half] * x[:, half : half * 2], "y")
+    >>> print(y.shape[1])
+    D // 2
+
+    Raises:
+        DefinitionError: a divisor of 0 or less, or what may be no whole number: floats, / and **.
+    """
+
+    __slots__ = ()
+    __array_ufunc__ = None  # a number of NumPy on the left leaves the operator to this side
+
+    def __add__(self, other: object) -> Expr | int:
+        return _operate("add", self, other)
+
+    def __radd__(self, other: object) -> Expr | int:
+        return _operate("add", other, self)
+
+    def __sub__(self, other: object) -> Expr | int:
+        return _operate("sub", self, other)
+
+    def __rsub__(self, other: object) -> Expr | int:
+        return _operate("sub", other, self)
+
+    def __mul__(self, other: object) -> Expr | int:
+        return _operate("mul", self, other)
+
+    def __rmul__(self, other: object) -> Expr | int:
+        return _operate("mul", other, self)
+
+    def __floordiv__(self, other: object) -> Expr | int:
+        return _operate("floordiv", self, other)
+
+    def __rfloordiv__(self, other: object) -> Expr | int:
+        return _operate("floordiv", other, self)
+
+    def __mod__(self, other: object) -> Expr | int:
+        return _operate("mod", self, other)
+
+    def __rmod__(self, other: object) -> Expr | int:
+        return _operate("mod", other, self)
+
+    def __truediv__(self, other: object) -> NoReturn:
+        raise _no_size(f"{self} / {other}")
+
+    def __rtruediv__(self, other: object) -> NoReturn:
+        raise _no_size(f"{other} / {self}")
+
+    def __pow__(self, other: object) -> NoReturn:
+        raise _no_size(f"{self} ** {other}")
+
+    def __rpow__(self, other: object) -> NoReturn:
+        raise _no_size(f"{other} ** {self}")
+
+    def __neg__(self) -> Expr | int:
+        if isinstance(self, Op) and self.op == "floordiv":
+            dividend, divisor = self.args
+            # -(-a // b) is how Python rounds up; -(a // b) is what it is
+            if all(count < 0 for count in _ARITHMETIC[0]().poly(dividend).values()):
+                return _operate("ceildiv", _operate("sub", 0, dividend), divisor)
+        return _operate("sub", 0, self)
 
 
 class Expr(SizeOperators):
@@ -61,8 +218,6 @@ class Expr(SizeOperators):
     def __str__(self) -> str:
         text = self._text
         if text is None:
-            from loopnest.scalar.expr_text import TEXT
-
             text = self._text = TEXT.format(self)
         return text
 
@@ -350,8 +505,6 @@ def _rows(root: Expr) -> tuple[object, ...]:
     Nodes without operands stand for themselves; that they are shared with other expressions, the
     pickle knows.
     """
-    from loopnest.base.pickling import STAMP
-
     numbers: dict[Expr, int] = {}
     rows: list[object] = []
     for node in walk(root):
@@ -440,6 +593,20 @@ def _rewritten(node: Expr, rule: Callable[[Expr], Expr | None], memo: dict[Expr,
     return found
 
 
+def map_loads(root: Expr, rule: Callable[[Load], Load]) -> Expr:
+    """Return `root` with `rule` applied to each load, after those in its indices."""
+    if not loads(root):
+        return root
+
+    def placed(node: Expr) -> Expr | None:
+        if not isinstance(node, Load):
+            return None
+        args = tuple([map_loads(arg, rule) for arg in node.args])
+        return rule(Load(node.buffer, args, node.flat))
+
+    return rewrite(root, placed)
+
+
 def two_sides(types: Sequence[DType]) -> tuple[tuple[Arg, ...], tuple[Arg, ...]]:
     """Return the `Arg`s that stand for two values of `types` each in the templates of a fold."""
     args = [Arg(number, dtype) for number, dtype in enumerate((*types, *types))]
@@ -481,3 +648,123 @@ def terms_of(condition: Expr) -> tuple[Expr, ...]:
     if isinstance(condition, Op) and condition.op == "and":
         return (*terms_of(condition.args[0]), *terms_of(condition.args[1]))
     return (condition,)
+
+
+# Arithmetic on sizes
+
+
+class SizeArithmetic(Protocol):
+    """What makes sizes canonical."""
+
+    def binary(self, op: str, a: Expr, b: Expr) -> Expr: ...
+    def poly(self, node: Expr) -> Mapping[tuple[Expr, ...], int]: ...
+
+
+_ARITHMETIC: list[Callable[[], SizeArithmetic]] = []
+
+
+def sizes_by(arithmetic: Callable[[], SizeArithmetic]) -> None:
+    """Let the operators of sizes use an arithmetic, which is made of expressions itself."""
+    _ARITHMETIC[:] = [arithmetic]
+
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+
+
+def _no_size(call: str) -> DefinitionError:
+    return DefinitionError(
+        call,
+        "sizes are whole numbers, with + - * // % by whole numbers",
+        "f.extent(size) is a scalar of the math, of which there are all functions",
+    )
+
+
+def _operate(op: str, left: object, right: object) -> Expr | int:
+    """Return the simplified result; NotImplemented where an operand is no size."""
+    sizes = [_size(operand) for operand in (left, right)]
+    one, other = sizes
+    if isinstance(left, float) or isinstance(right, float):
+        raise _no_size(f"{left} {_SIGNS[op]} {right}")
+    if one is None or other is None:
+        return typed("int", NotImplemented)  # Python tries the other operand, then raises TypeError
+    if op in ("floordiv", "mod", "ceildiv") and isinstance(other, Const) and other.value <= 0:
+        raise DefinitionError(
+            f"{one} {'%' if op == 'mod' else '//'} {other}",
+            "sizes are divided by what is 1 or more",
+        )
+    found = _ARITHMETIC[0]().binary(op, one, other)
+    return int(found.value) if isinstance(found, Const) else found
+
+
+def _size(operand: object) -> Expr | None:
+    """Return an int or a size expression as an expression; None of anything else."""
+    if isinstance(operand, Expr):
+        return operand if operand.dtype is dtypes.index else None
+    number = whole(operand)
+    return None if number is None else integer(number)
+
+
+# The text of expressions, as in the nest
+
+
+class TextFormat:
+    """Print expressions as in the nest: Python's operators and precedence.
+
+    A subclass for another language overrides the methods, not the traversal.
+    """
+
+    def format(self, node: Expr, level: int = 0) -> str:
+        """Return the text of `node`, in parentheses where `level` binds tighter than it."""
+        match node:
+            case Op():
+                text, own = self.operation(node)
+                return f"({text})" if own < level else text
+            case Const():
+                return self.literal(node, level)
+            case Load():
+                return self.load(node)
+            case Index() | Symbol() | ScalarParam() | Local():
+                return self.name(node)
+            case LaunchIndex():
+                return self.launch_index(node)
+            case Arg():
+                return f"${node.number}"
+            case Coordinate():
+                return f"#{node.number}"
+        raise InternalError(type(node).__name__, "no text for expressions of this class")
+
+    def name(self, node: Index | Symbol | ScalarParam | Local) -> str:
+        """Return the name of a variable."""
+        return node.name
+
+    def launch_index(self, node: LaunchIndex) -> str:
+        """Return the number of this block or thread along a launch dimension."""
+        return node.dimension.value
+
+    def literal(self, node: Const, level: int) -> str:
+        """Return a literal: Python's repr."""
+        text = repr(node.value)
+        return f"({text})" if text.startswith("-") and level > 11 else text
+
+    def load(self, node: Load) -> str:
+        """Return an access: ``x[i, j]``, or ``x.flat[e]`` for one offset."""
+        inner = ", ".join([self.format(a) for a in node.args])
+        return f"{node.buffer.name}{'.flat' if node.flat else ''}[{inner}]"
+
+    def operation(self, node: Op) -> tuple[str, int]:
+        """Return the text and the precedence of an operation."""
+        info = OPS[node.op]
+        level = info.precedence
+        if node.op == "cast":
+            return f"{node.dtype.name}({self.format(node.args[0])})", 12
+        if not info.infix:
+            return f"{info.name}({', '.join([self.format(a) for a in node.args])})", 12
+        if info.arity == 1:
+            return info.infix + self.format(node.args[0], level), level
+        left, right = node.args
+        left_level = level + 1 if level == 4 else level
+        text = f"{self.format(left, left_level)} {info.infix} {self.format(right, level + 1)}"
+        return text, level
+
+
+TEXT = TextFormat()

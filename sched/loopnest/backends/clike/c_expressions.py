@@ -41,11 +41,11 @@ from loopnest.scalar.expr import (
     Op,
     ScalarParam,
     Symbol,
+    TextFormat,
     cast,
     integer,
     walk,
 )
-from loopnest.scalar.expr_text import TextFormat
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.op_table import Column, ops
 from loopnest.scalar.simplify import Simplifier

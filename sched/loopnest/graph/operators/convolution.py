@@ -28,7 +28,6 @@ from loopnest.graph.dimensions import (
     never_at_most,
     shown,
     sub,
-    whole,
 )
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import shape_of
@@ -54,6 +53,7 @@ from loopnest.graph.registry import (
     takes_arguments,
 )
 from loopnest.scalar.dtypes import FLOAT, DType
+from loopnest.scalar.expr import whole
 
 __all__ = [
     "conv",

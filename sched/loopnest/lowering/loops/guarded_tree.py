@@ -32,7 +32,7 @@ from loopnest.scalar.expr import (
     LaunchIndex,
     Load,
     loads,
-    rewrite,
+    map_loads,
     substitute,
     variables,
 )
@@ -185,20 +185,6 @@ def stored_apart(tree: Tree, around: frozenset[ParallelType] = frozenset()) -> _
 def _is_private(buffer: Buffer, dimension: ParallelType) -> bool:
     """Whether threads along a launch dimension have a buffer each."""
     return dimension.is_thread and not buffer.memory.spans(dimension)
-
-
-def map_loads(root: Expr, rule: Callable[[Load], Load]) -> Expr:
-    """Return `root` with `rule` applied to each load, after those in its indices."""
-    if not loads(root):
-        return root
-
-    def placed(node: Expr) -> Expr | None:
-        if not isinstance(node, Load):
-            return None
-        args = tuple([map_loads(arg, rule) for arg in node.args])
-        return rule(Load(node.buffer, args, node.flat))
-
-    return rewrite(root, placed)
 
 
 def idle_conditions(tree: Tree) -> Iterator[Expr]:

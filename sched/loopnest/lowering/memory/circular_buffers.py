@@ -62,7 +62,6 @@ from loopnest.lowering.loops.guarded_tree import (
     fresh,
     guarded,
     items_of,
-    map_loads,
 )
 from loopnest.lowering.loops.loop_plan import LoopPlan, scanned_over
 from loopnest.lowering.loops.phase_nest import Nest
@@ -79,6 +78,7 @@ from loopnest.scalar.expr import (
     Load,
     Op,
     integer,
+    map_loads,
     rewrite,
     substitute,
 )

@@ -12,15 +12,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
-from loopnest.kir import Store, expressions, map_expressions
+from loopnest.kir import Store, expressions, map_accesses
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.loops.guarded_tree import (
-    Simple,
-    Tree,
-    guarded_items,
-    map_guarded,
-    map_loads,
-)
+from loopnest.lowering.loops.guarded_tree import Tree, guarded_items, map_guarded
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, Load, Op, loads, walk
 from loopnest.scalar.simplify import Simplifier
@@ -57,15 +51,11 @@ def _flattened(tree: Tree, chosen: Container[Buffer], algebra: Simplifier) -> Tr
             return Load(node.buffer, (_offset(node.buffer, node.args, algebra),), True)
         return node
 
-    def statement(node: Simple) -> Simple:
-        made = map_expressions(node, lambda value: map_loads(value, rule))
-        if isinstance(made, Store) and made.storage in chosen and not made.flat:
-            offset = _offset(made.storage, made.index, algebra)
-            return replace(made, index=(offset,), flat=True)
-        return made
-
     return map_guarded(
-        tree, lambda item: replace(item, statements=tuple(map(statement, item.statements)))
+        tree,
+        lambda item: replace(
+            item, statements=tuple([map_accesses(s, rule) for s in item.statements])
+        ),
     )
 
 

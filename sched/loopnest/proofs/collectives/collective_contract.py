@@ -34,9 +34,9 @@ from loopnest.scalar.expr import (
     Local,
     Op,
     Symbol,
+    TextFormat,
     walk,
 )
-from loopnest.scalar.expr_text import TextFormat
 
 MOST_SIZE = 1 << 15
 """Sizes are tried up to this one, where the extents of a block follow from it."""

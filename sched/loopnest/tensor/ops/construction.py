@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.arguments import as_int
 from loopnest.scalar.conditions import normal_le
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
@@ -33,6 +32,7 @@ from loopnest.scalar.expr import (
     all_of,
     cast,
     integer,
+    whole,
 )
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import AxisMap, Definition, Read, Scan, TracedReducer
@@ -280,7 +280,7 @@ def position(tensor: TensorView, axis: object) -> int:
         Refused: no int, or out of range.
     """
     rank = len(tensor.domain.logical)
-    found = as_int(axis)
+    found = whole(axis)
     if found is None:
         raise OperandRefused(f"axis {axis!r} is not an int", "axes are given by position")
     if not -rank <= found < rank:
@@ -370,9 +370,9 @@ def listed_ints(
     Raises:
         DefinitionError: it is neither, or one is below `least`.
     """
-    one = as_int(given)
+    one = whole(given)
     found = [one] * count if one is not None else given
-    ints = [as_int(value) for value in found] if isinstance(found, (tuple, list)) else []
+    ints = [whole(value) for value in found] if isinstance(found, (tuple, list)) else []
     kept = [value for value in ints if value is not None and (least is None or value >= least)]
     if len(kept) != count or len(ints) != count:
         hint = "give an int" if least is None else f"give an int >= {least}"

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loopnest.base.errors import DefinitionError
-from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import ARITHMETIC, DType
-from loopnest.scalar.expr import ONE, Const, Expr, Op, Symbol, integer
+from loopnest.scalar.expr import ONE, Const, Expr, Op, Symbol, integer, whole
 from loopnest.tensor.fusion import Fusion, check_dtype
 from loopnest.tensor.ops.construction import (
     Axis,
@@ -222,7 +221,7 @@ def _check_type(call: str, dtype: DType) -> None:
 
 def _parts(call: str, fusion: Fusion, groups: object) -> Expr:
     """Return the number of groups as a size."""
-    number = as_int(groups)
+    number = whole(groups)
     if number is None and isinstance(groups, (str, Expr)):
         found = fusion.algebra.simplify(named_size(fusion, call, groups))
         number = static(found)

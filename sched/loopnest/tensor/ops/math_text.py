@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.scalar.expr import Expr
-from loopnest.scalar.expr_text import TEXT
+from loopnest.scalar.expr import TEXT, Expr
 from loopnest.scalar.op_table import OPS
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView

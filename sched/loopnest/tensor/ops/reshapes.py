@@ -18,9 +18,8 @@ from typing import TypeAlias
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.arguments import as_int
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, Op, Symbol, walk
+from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, Op, Symbol, walk, whole
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import AxisMap, Definition, Read
 from loopnest.tensor.domain import IterDomain, Merge, Split, TensorDomain
@@ -129,7 +128,7 @@ def _sizes(
     given = [shape] if isinstance(shape, (int, str, Expr)) else shape
     if not isinstance(given, (tuple, list)):
         raise DefinitionError(call, f"the shape {show(shape)} is not a tuple of extents")
-    sizes = [None if as_int(extent) == -1 else named_size(fusion, call, extent) for extent in given]
+    sizes = [None if whole(extent) == -1 else named_size(fusion, call, extent) for extent in given]
     if None not in sizes:
         return [size for size in sizes if size is not None]
     if sizes.count(None) > 1:

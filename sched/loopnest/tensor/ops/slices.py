@@ -13,9 +13,8 @@ from typing import TypeAlias
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import ZERO, Arg, Expr, Op, Symbol, cast, integer, walk
+from loopnest.scalar.expr import ZERO, Arg, Expr, Op, Symbol, cast, integer, walk, whole
 from loopnest.tensor.definition import Read
 from loopnest.tensor.ops.construction import (
     Axis,
@@ -125,7 +124,7 @@ def basic_index(tv: TensorView, key: object) -> TensorView:
     items = list(key) if isinstance(key, tuple) else [key]
     for item in items:
         basic = item is None or item is ... or isinstance(item, builtins.slice)
-        if not basic and as_int(item) is None and not _is_size(item):
+        if not basic and whole(item) is None and not _is_size(item):
             raise DefinitionError(call, f"{show(item)} is no basic index", _ITEMS)
     dots = [place for place, item in enumerate(items) if item is ...]
     if len(dots) > 1:
@@ -216,7 +215,7 @@ def _index(tv: TensorView, part: _Part, coordinate: Expr) -> Expr:
 def _part(tv: TensorView, demands: Demands, axis: int, size: Expr, item: object) -> _Part:
     if not isinstance(item, builtins.slice):
         return _element(tv, demands, axis, size, item)
-    step = 1 if item.step is None else as_int(item.step)
+    step = 1 if item.step is None else whole(item.step)
     if not step:
         raise OperandRefused(
             f"the step {show(item.step)} of axis {axis} is no int other than 0",
@@ -225,8 +224,8 @@ def _part(tv: TensorView, demands: Demands, axis: int, size: Expr, item: object)
     start, stop = [_bound(tv, axis, bound) for bound in (item.start, item.stop)]
     extent, ints = static(size), [b for b in (start, stop) if b is not None and static(b) is None]
     if extent is not None and not ints:
-        whole = range(extent)[builtins.slice(_number(start), _number(stop), step)]
-        return _Part(integer(whole.start), step, integer(len(whole)))
+        taken = range(extent)[builtins.slice(_number(start), _number(stop), step)]
+        return _Part(integer(taken.start), step, integer(len(taken)))
     return _symbolic(tv, demands, axis, size, start, stop, step)
 
 
@@ -279,7 +278,7 @@ def _from_end(
 
 def _bound(tv: TensorView, axis: int, bound: object) -> Expr | None:
     """Return a bound as an index expression."""
-    number = as_int(bound)
+    number = whole(bound)
     if number is not None:
         return integer(number)
     if bound is None:
@@ -364,7 +363,7 @@ def roll(tv: TensorView, shift: int | Sequence[int], axis: int | Sequence[int]) 
     call = call_text("roll", (tv, shift, axis))
     chosen = list(axis) if isinstance(axis, (tuple, list)) else [axis]
     shifts = list(shift) if isinstance(shift, (tuple, list)) else [shift] * len(chosen)
-    numbers = [as_int(number) for number in shifts]
+    numbers = [whole(number) for number in shifts]
     if len(numbers) != len(chosen) or None in numbers:
         hint = "give an int, or a tuple of ints, one an axis"
         raise DefinitionError(call, f"the shift is {show(shift)}", hint)

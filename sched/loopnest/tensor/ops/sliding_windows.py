@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loopnest.base.errors import DefinitionError
-from loopnest.scalar.arguments import as_int
-from loopnest.scalar.expr import ONE, ZERO, Const, Coordinate, Expr, cast, integer
+from loopnest.scalar.expr import ONE, ZERO, Const, Coordinate, Expr, cast, integer, whole
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
     Axis,
@@ -131,7 +130,7 @@ def border_of(tv: TensorView, call: str, pair: object) -> Border | None:
 
 
 def _width(tv: TensorView, call: str, width: object) -> Expr | None:
-    number = as_int(width)
+    number = whole(width)
     if number is not None:
         return integer(number)
     if not isinstance(width, (str, Expr)):
@@ -453,7 +452,7 @@ def check_fit(call: str, x: TensorView, windows: Sequence[Window], pairs: Sequen
 
 def paddings(x: TensorView, call: str, padding: object, rank: int) -> tuple[Border, ...]:
     """Return how many elements stand before and after each spatial axis."""
-    given = [padding] * rank if as_int(padding) is not None else padding
+    given = [padding] * rank if whole(padding) is not None else padding
     pairs: list[Border] = []
     for each in given if isinstance(given, (tuple, list)) else ():
         pair = each if isinstance(each, (tuple, list)) else (each, each)

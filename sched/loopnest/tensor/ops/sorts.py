@@ -19,7 +19,6 @@ from typing import TypeAlias
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.arguments import as_int
 from loopnest.scalar.conditions import normal_le
 from loopnest.scalar.dtypes import DType, int32, int64
 from loopnest.scalar.enums import IterKind
@@ -35,6 +34,7 @@ from loopnest.scalar.expr import (
     Op,
     cast,
     integer,
+    whole,
 )
 from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
 from loopnest.tensor.ops import reducers
@@ -151,7 +151,7 @@ def topk(tv: TensorView, k: int, axis: int = -1) -> tuple[TensorView, TensorView
 
     Source: torch.topk, with the order of equals that numpy.argmax has.
     """
-    count = as_int(k)
+    count = whole(k)
     call = call_text("topk", (tv, k), f"axis={show(axis)}")
     place = _axis("topk", call, tv, axis)
     if count is None or isinstance(k, bool) or count < 1:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from loopnest.backends.cpu.fission.loop_interchange import Interchange
-from loopnest.kir import Stmt, Store, map_body, map_expressions
+from loopnest.kir import Stmt, map_accesses, map_body
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import ONE, ZERO, Expr, Index, Load, Local, rewrite
+from loopnest.scalar.expr import ONE, ZERO, Expr, Index, Load, Local
 from loopnest.scalar.simplify import Simplifier
 
 
@@ -142,20 +142,10 @@ class ContextArrays:
 def redirect(body: tuple[Stmt, ...], slots: dict[Buffer, ContextArray]) -> tuple[Stmt, ...]:
     """Return `body` with every access to one of the buffers in its slots."""
 
-    def place(buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> Load:
-        found = slots[buffer]
-        return found.flat(index[0]) if flat else found.element(index)
+    def place(load: Load) -> Load:
+        found = slots.get(load.buffer)
+        if found is None:
+            return load
+        return found.flat(load.args[0]) if load.flat else found.element(load.args)
 
-    def visit(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer in slots:
-            return place(node.buffer, tuple([rewrite(i, visit) for i in node.args]), node.flat)
-        return None
-
-    def rule(node: Stmt) -> Stmt:
-        node = map_expressions(node, lambda value: rewrite(value, visit))
-        if isinstance(node, Store) and node.storage in slots:
-            to = place(node.storage, node.index, node.flat)
-            return replace(node, storage=to.buffer, index=to.args, flat=to.flat)
-        return node
-
-    return map_body(body, rule) if slots else body
+    return map_body(body, lambda node: map_accesses(node, place)) if slots else body
