@@ -93,18 +93,18 @@ def named_rows(tile: Tile, finder: VectorFinder) -> Loop:
         digit = _op("floordiv", register, stride)
         values[loop.var] = algebra.simplify(_op("mod", digit, _count(loop)))
     index = tuple([algebra.simplify(substitute(i, values)) for i in load.args])
-    if finder.piece(load.buffer, index, load.flat, element, width // size) != width:
+    named = Load(load.buffer, index, load.flat)
+    if finder.piece(named, element, width // size) != width:
         raise NoRows(
             f"the {width} bytes of a row do not follow each other in {load.buffer.name}, at a "
-            f"multiple of {width}: {Load(load.buffer, index, load.flat)} for "
-            f"{element.name} in {element.extent}"
+            f"multiple of {width}: {named} for {element.name} in {element.extent}"
         )
     zero: dict[Expr, Expr] = {loop.var: ZERO for loop in loops}
     start = [algebra.simplify(substitute(i, zero)) for i in store.index]
     whole = replace(
         store,
         index=(*start[:-1], algebra.add(start[-1], element)),
-        value=Load(load.buffer, index, load.flat),
+        value=named,
     )
     body: Stmt = Loop(element, ParallelType.vectorize, "", (whole,), tile.origin)
     if rows < row.lanes:

@@ -159,11 +159,8 @@ class VectorFinder:
             or source.dtype is not target.dtype
         ):
             return 0
-        if source.dtype is not target.dtype:
-            return 0
         assert isinstance(loop.extent, int)
-        sides = ((target, store.index, store.flat), (source.buffer, source.args, source.flat))
-        return min([self.piece(*side, loop.var, loop.extent) for side in sides])
+        return min([self.piece(side, loop.var, loop.extent) for side in (store.own, source)])
 
     def refusal(self, loop: Loop) -> tuple[str, str]:
         """Return why a vectorized loop without wide accesses has none, and what would help."""
@@ -173,7 +170,7 @@ class VectorFinder:
                 "vectorize the innermost axis, and state by f.assume that its extent divides the "
                 "size",
             )
-        refused = [self._single(loop, *place) for place in memory_accesses(loop)]
+        refused = [self._single(loop, load) for load in memory_accesses(loop)]
         if not refused:
             return (
                 "all that it accesses in each iteration lies in registers",
@@ -182,13 +179,12 @@ class VectorFinder:
             )
         return refused[0]
 
-    def _single(
-        self, loop: Loop, buffer: Buffer, index: tuple[Expr, ...], flat: bool
-    ) -> tuple[str, str]:
+    def _single(self, loop: Loop, load: Load) -> tuple[str, str]:
         """Return why an access is single, and what would help."""
         assert isinstance(loop.extent, int)
-        if self._start(buffer, index, flat, loop.var, loop.extent) is None:
-            size = self._undivided(buffer, index, flat, loop)
+        buffer = load.buffer
+        if self._start(load, loop.var, loop.extent) is None:
+            size = self._undivided(loop, load)
             if size is not None:
                 return (
                     f"neighbouring lanes access neighbouring elements of {buffer.name} only where "
@@ -200,7 +196,7 @@ class VectorFinder:
                 f"vectorize an axis that runs along the innermost one of {buffer.name}, split "
                 "from it without a merge",
             )
-        if self._piece(loop, buffer, index, flat):
+        if self._piece(loop, load):
             return (
                 f"the accesses of {buffer.name} by several statements would change their order",
                 "vectorize the loop of one statement",
@@ -216,14 +212,12 @@ class VectorFinder:
             f"state by f.assume that the vector divides the row length of {buffer.name}",
         )
 
-    def _undivided(
-        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, loop: Loop
-    ) -> Expr | None:
+    def _undivided(self, loop: Loop, load: Load) -> Expr | None:
         """Return the size that the lanes would have to divide for an access to be wide, if any."""
         assert isinstance(loop.extent, int)
         lanes = integer(loop.extent)
         for node in dict.fromkeys(
-            part for place in index for part in walk_expr(self._plain(place))
+            part for place in load.args for part in walk_expr(self._plain(place))
         ):
             if not isinstance(node, Op) or node.op not in ("floordiv", "mod"):
                 continue
@@ -232,78 +226,69 @@ class VectorFinder:
                 other = copy(self)
                 other.algebra = Simplifier(self.algebra.facts.with_divisor(size, lanes))
                 other.algebra.launch = self.algebra.launch
-                again = tuple([other.algebra.simplify(self._plain(place)) for place in index])
-                if other.piece(buffer, again, flat, loop.var, loop.extent):
+                again = tuple([other.algebra.simplify(self._plain(place)) for place in load.args])
+                if other.piece(Load(load.buffer, again, load.flat), loop.var, loop.extent):
                     return size
         return None
 
     def _of_statement(self, loop: Loop, node: Stmt) -> Iterator[WideAccess]:
         if isinstance(node, (Store, Let)):
             for load in _certain_loads(node.value):
-                piece = self._piece(loop, load.buffer, load.args, load.flat)
+                piece = self._piece(loop, load)
                 if piece:
-                    yield self._access(loop, node, load, piece)
+                    yield self._access(loop, node, load, piece, load)
         if isinstance(node, Store):
-            piece = self._piece(loop, node.storage, node.index, node.flat)
+            piece = self._piece(loop, node.own)
             if piece:
-                yield self._access(loop, node, node, piece)
+                yield self._access(loop, node, node.own, piece, None)
 
-    def _access(self, loop: Loop, node: Stmt, place: Load | Store, piece: int) -> WideAccess:
+    def _access(
+        self, loop: Loop, node: Stmt, own: Load, piece: int, load: Load | None
+    ) -> WideAccess:
         assert isinstance(loop.extent, int)
-        if isinstance(place, Load):
-            buffer, index, load = place.buffer, place.args, place
-        else:
-            buffer, index, load = place.storage, place.index, None
-        first = first_lane(loop, index)
-        store = load is None
-        return WideAccess(loop, node, buffer, store, loop.extent, piece, first, place.flat, load)
+        first, store = first_lane(loop, own.args), load is None
+        return WideAccess(loop, node, own.buffer, store, loop.extent, piece, first, own.flat, load)
 
-    def _piece(self, loop: Loop, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> int:
+    def _piece(self, loop: Loop, load: Load) -> int:
         """Return the bytes of the widest pieces of an access; 0 where it is single."""
-        if buffer.memory is Memory.LOCAL:
+        if load.buffer.memory is Memory.LOCAL:
             return 0
         assert isinstance(loop.extent, int)
-        return self.piece(buffer, index, flat, loop.var, loop.extent)
+        return self.piece(load, loop.var, loop.extent)
 
-    def piece(
-        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
-    ) -> int:
+    def piece(self, load: Load, lane: Index, lanes: int) -> int:
         """Return the bytes of the widest pieces in which `lanes` elements can be accessed.
 
         0 where they do not follow each other, or are not known to be aligned.
         """
-        start = self._start(buffer, index, flat, lane, lanes)
+        start = self._start(load, lane, lanes)
         if start is None:
             return 0
         for piece in PIECES:
-            count = piece // buffer.dtype.size
+            count = piece // load.dtype.size
             fits = count > 1 and lanes % count == 0
             if fits and self.algebra.divides(integer(count), start):
                 return piece
         return 0
 
-    def are_neighbours(
-        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
-    ) -> bool:
+    def are_neighbours(self, load: Load, lane: Index, lanes: int) -> bool:
         """Whether `lanes` iterations access elements that follow each other."""
-        return self._start(buffer, index, flat, lane, lanes) is not None
+        return self._start(load, lane, lanes) is not None
 
-    def are_whole(
-        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
-    ) -> bool:
-        """Whether `lanes` elements that follow each other lie in `buffer` if the first one does."""
-        start = self._start(buffer, index, flat, lane, lanes)
-        sizes = [buffer.size] if start is None else [start, buffer.size]
+    def are_whole(self, load: Load, lane: Index, lanes: int) -> bool:
+        """Whether `lanes` elements that follow each other lie in a buffer if the first one does."""
+        start = self._start(load, lane, lanes)
+        sizes = [load.buffer.size] if start is None else [start, load.buffer.size]
         return start is not None and all(self.algebra.divides(integer(lanes), n) for n in sizes)
 
-    def step(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, var: Index) -> Expr | None:
+    def step(self, load: Load, var: Index) -> Expr | None:
         """Return how many elements lie between the accesses of two iterations in a row.
 
         None where that is not the same for all of them.
         """
-        if buffer.swizzles:
+        if load.buffer.swizzles:
             return None
-        offset = self._offset(buffer, tuple([self._plain(i) for i in index]), flat)
+        offset = self._offset(load.buffer, tuple(map(self._plain, load.args)), load.flat)
         first = self.algebra.simplify(substitute(offset, {var: ZERO}))
         step = self.algebra.sub(self.algebra.simplify(substitute(offset, {var: ONE})), first)
         moved = Op("add", (first, Op("mul", (var, step), dtypes.index)), dtypes.index)
@@ -312,20 +297,18 @@ class VectorFinder:
         same = not self.algebra.poly(Op("sub", (offset, moved), dtypes.index))
         return step if same else None
 
-    def _start(
-        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
-    ) -> Expr | None:
+    def _start(self, load: Load, lane: Index, lanes: int) -> Expr | None:
         """Return the offset of the first lane's element, give or take multiples of `lanes`.
 
         None where the lanes do not follow each other.
         """
-        index = tuple([self._plain(i) for i in index])
-        if flat:
+        buffer, index = load.buffer, tuple(map(self._plain, load.args))
+        if load.flat:
             return None if buffer.swizzles else self._before_lane(index[0], lane)
         for swizzle in buffer.swizzles:
             if not self._moves_whole(swizzle, index, lane, lanes):
                 index = permuted(buffer, swizzle, index)
-        return self._before_lane(self._offset(buffer, index, flat), lane)
+        return self._before_lane(self._offset(buffer, index, False), lane)
 
     def _offset(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> Expr:
         """Return the distance of an element from the first one, in elements."""
@@ -361,15 +344,15 @@ class VectorFinder:
         return None if any(lane in free_indices(atom) for atom in atoms) else rest
 
 
-def memory_accesses(loop: Loop) -> Iterator[tuple[Buffer, tuple[Expr, ...], bool]]:
-    """Yield the accesses of memory that could be wide: buffer, index, whether it is flat."""
+def memory_accesses(loop: Loop) -> Iterator[Load]:
+    """Yield the elements of memory whose accesses could be wide."""
     for node in loop.body:
         if isinstance(node, (Store, Let)):
             for load in _certain_loads(node.value):
                 if load.buffer.memory is not Memory.LOCAL:
-                    yield load.buffer, load.args, load.flat
+                    yield load
         if isinstance(node, Store) and node.storage.memory is not Memory.LOCAL:
-            yield node.storage, node.index, node.flat
+            yield node.own
 
 
 def first_lane(loop: Loop, index: tuple[Expr, ...]) -> tuple[Expr, ...]:

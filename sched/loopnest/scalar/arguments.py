@@ -83,27 +83,25 @@ def bind(
     """
     if len(arrays) != len(inputs):
         raise LaunchError(subject, _count_text(len(arrays)), _expected(inputs))
-    sizes: dict[str, int] = {}
-    source: dict[str, str] = {}
-    for spec, array in zip(inputs, arrays, strict=True):
-        shape = _checked_shape(spec, array, subject)
-        _bind_symbols(spec, shape, sizes, source, subject)
-    strided = [(s, a) for s, a in zip(inputs, arrays, strict=True) if s.strides is not None]
-    plain: dict[str, int] = {}
+    found = _Binding(subject, keywords, strides_of)
+    given = list(zip(inputs, arrays, strict=True))
+    for spec, array in given:
+        found.take_shape(spec, _checked_shape(spec, array, subject))
+    strided = [(spec, array) for spec, array in given if spec.strides is not None]
     for spec, array in strided:
-        _bind_strides(spec, array, sizes, source, subject, strides_of, plain)
-    for name, value in plain.items():
+        found.take_strides(spec, array)
+    for name, value in found.plain.items():
         if name not in keywords:
-            sizes.setdefault(name, value)
-    _bind_keyword_sizes(symbols, keywords, sizes, source, subject)
-    for spec, array in zip(inputs, arrays, strict=True):
-        _check_extents(spec, array, sizes, subject)
+            found.sizes.setdefault(name, value)
+    found.take_keywords(symbols)
+    for spec, array in given:
+        found.check_extents(spec, array)
     if strides_of is not None:
         for spec, array in strided:
-            _check_strides(spec, array, strides_of(array), sizes, subject)
+            found.check_strides(spec, array, strides_of(array))
     values = _bind_scalars(scalars, symbols, keywords, subject)
-    check_conditions(conditions, sizes, subject)
-    return Bound(sizes, values)
+    check_conditions(conditions, found.sizes, subject)
+    return Bound(found.sizes, values)
 
 
 def check_conditions(
@@ -226,123 +224,106 @@ def _checked_shape(spec: ArraySpec, array: object, subject: str) -> tuple[int, .
     return shape
 
 
-def _bind_symbols(
-    spec: ArraySpec,
-    shape: tuple[int, ...],
-    sizes: dict[str, int],
-    source: dict[str, str],
-    subject: str,
-) -> None:
-    for axis, (size, found) in enumerate(zip(spec.shape, shape, strict=True)):
-        if not isinstance(size, Symbol):
-            continue
-        place = f"axis {axis} of {spec.name}"
-        known = sizes.setdefault(size.name, int(found))
-        if known != found:
-            raise _disagreement(size.name, known, source[size.name], int(found), place, subject)
-        source.setdefault(size.name, place)
+class _Binding:
+    """The sizes that the arguments of one launch give.
 
-
-def _bind_strides(
-    spec: ArraySpec,
-    array: object,
-    sizes: dict[str, int],
-    source: dict[str, str],
-    subject: str,
-    strides_of: Callable[[object], tuple[int, ...]] | None,
-    plain: dict[str, int],
-) -> None:
-    """Take the size symbols that are strides.
-
-    Where an axis does not tell its stride, that of C order is noted in `plain`.
+    Attributes:
+        sizes: by name.
+        source: where each was found first.
+        plain: strides of C order, for axes that do not tell theirs.
     """
-    assert isinstance(array, Array)
-    assert spec.strides is not None
-    shape = tuple(array.shape)
-    found = shape if strides_of is None else strides_of(array)
-    empty = 0 in shape
-    for axis, (stride, extent) in enumerate(zip(spec.strides, shape, strict=True)):
-        if not isinstance(stride, Symbol):
-            continue
-        place = f"stride {axis} of {spec.name}"
-        if empty or extent == 1 or strides_of is None:
-            plain.setdefault(stride.name, math.prod(shape[axis + 1 :]))
-            continue
-        known = sizes.setdefault(stride.name, found[axis])
-        if known != found[axis]:
-            first = source[stride.name]
-            raise _disagreement(stride.name, known, first, found[axis], place, subject)
-        source.setdefault(stride.name, place)
 
+    def __init__(
+        self,
+        subject: str,
+        keywords: Mapping[str, object],
+        strides_of: Callable[[object], tuple[int, ...]] | None,
+    ) -> None:
+        self.subject, self.keywords, self.strides_of = subject, keywords, strides_of
+        self.sizes: dict[str, int] = {}
+        self.source: dict[str, str] = {}
+        self.plain: dict[str, int] = {}
 
-def _check_strides(
-    spec: ArraySpec,
-    array: object,
-    strides: tuple[int, ...],
-    sizes: Mapping[str, int],
-    subject: str,
-) -> None:
-    assert isinstance(array, Array)
-    assert spec.strides is not None
-    wanted = tuple([size_value(stride, sizes) for stride in spec.strides])
-    if 0 in array.shape:
-        return
-    for extent, stride, expected in zip(array.shape, strides, wanted, strict=True):
-        if extent > 1 and (stride != expected or stride < 0):
-            shown = ", ".join([str(step) for step in spec.strides])
+    def _take(self, name: str, value: int, place: str) -> None:
+        """Take a size found at a place, which must be as large as at all others."""
+        known = self.sizes.setdefault(name, value)
+        if known != value:
             raise LaunchError(
-                subject,
-                f"{spec.name} has the strides {strides} in elements",
-                f"its strides are declared as ({shown}), none of them negative; copy it, or "
-                "declare others",
+                self.subject,
+                f"{name} is {known} by {self.source[name]} but {value} by {place}",
+                "a size symbol has one value in a launch",
             )
+        self.source.setdefault(name, place)
 
+    def take_shape(self, spec: ArraySpec, shape: tuple[int, ...]) -> None:
+        """Take the size symbols that are extents."""
+        for axis, (size, found) in enumerate(zip(spec.shape, shape, strict=True)):
+            if isinstance(size, Symbol):
+                self._take(size.name, int(found), f"axis {axis} of {spec.name}")
 
-def _disagreement(
-    name: str, first: int, first_place: str, second: int, second_place: str, subject: str
-) -> LaunchError:
-    return LaunchError(
-        subject,
-        f"{name} is {first} by {first_place} but {second} by {second_place}",
-        "a size symbol has one value in a launch",
-    )
+    def take_strides(self, spec: ArraySpec, array: object) -> None:
+        """Take the size symbols that are strides.
 
+        Where an axis does not tell its stride, that of C order is noted in `plain`.
+        """
+        assert isinstance(array, Array)
+        assert spec.strides is not None
+        shape = tuple(array.shape)
+        found = shape if self.strides_of is None else self.strides_of(array)
+        empty = 0 in shape
+        for axis, (stride, extent) in enumerate(zip(spec.strides, shape, strict=True)):
+            if not isinstance(stride, Symbol):
+                continue
+            if empty or extent == 1 or self.strides_of is None:
+                self.plain.setdefault(stride.name, math.prod(shape[axis + 1 :]))
+                continue
+            self._take(stride.name, found[axis], f"stride {axis} of {spec.name}")
 
-def _check_extents(spec: ArraySpec, array: object, sizes: Mapping[str, int], subject: str) -> None:
-    assert isinstance(array, Array)
-    for axis, (size, found) in enumerate(zip(spec.shape, array.shape, strict=True)):
-        if isinstance(size, Symbol):
-            continue
-        wanted = size_value(size, sizes)
-        if wanted != found:
-            raise LaunchError(
-                subject,
-                f"axis {axis} of {spec.name} has extent {found}, not {wanted}",
-                f"pass {spec}",
-            )
+    def take_keywords(self, symbols: Sequence[Symbol]) -> None:
+        """Take the sizes that are given by name."""
+        for symbol in symbols:
+            name = symbol.name
+            if name in self.keywords:
+                value = keyword_size(name, self.keywords[name], self.subject)
+                self._take(name, value, "keyword")
+            elif name not in self.sizes:
+                raise LaunchError(
+                    self.subject, f"the size {name} is the extent of no input", f"pass {name}=..."
+                )
+
+    def check_extents(self, spec: ArraySpec, array: object) -> None:
+        """Check the extents that are no symbols."""
+        assert isinstance(array, Array)
+        for axis, (size, found) in enumerate(zip(spec.shape, array.shape, strict=True)):
+            if isinstance(size, Symbol):
+                continue
+            wanted = size_value(size, self.sizes)
+            if wanted != found:
+                raise LaunchError(
+                    self.subject,
+                    f"axis {axis} of {spec.name} has extent {found}, not {wanted}",
+                    f"pass {spec}",
+                )
+
+    def check_strides(self, spec: ArraySpec, array: object, strides: tuple[int, ...]) -> None:
+        """Check the strides of an array with elements."""
+        assert isinstance(array, Array)
+        assert spec.strides is not None
+        wanted = tuple([size_value(stride, self.sizes) for stride in spec.strides])
+        if 0 in array.shape:
+            return
+        for extent, stride, expected in zip(array.shape, strides, wanted, strict=True):
+            if extent > 1 and (stride != expected or stride < 0):
+                shown = ", ".join([str(step) for step in spec.strides])
+                raise LaunchError(
+                    self.subject,
+                    f"{spec.name} has the strides {strides} in elements",
+                    f"its strides are declared as ({shown}), none of them negative; copy it, or "
+                    "declare others",
+                )
 
 
 # Keywords
-
-
-def _bind_keyword_sizes(
-    symbols: Sequence[Symbol],
-    keywords: Mapping[str, object],
-    sizes: dict[str, int],
-    source: Mapping[str, str],
-    subject: str,
-) -> None:
-    for symbol in symbols:
-        name = symbol.name
-        if name in keywords:
-            value = keyword_size(name, keywords[name], subject)
-            known = sizes.setdefault(name, value)
-            if known != value:
-                raise _disagreement(name, known, source[name], value, "keyword", subject)
-        elif name not in sizes:
-            raise LaunchError(
-                subject, f"the size {name} is the extent of no input", f"pass {name}=..."
-            )
 
 
 def keyword_size(name: str, value: object, subject: str) -> int:

@@ -106,10 +106,14 @@ class Facts:
             by = int(atom.args[1].value)
             # whole | n and by | whole: n // by = (n / whole) * (whole / by), without a rest.
             return whole // by if whole % by == 0 else 1
-        known = [int(d.value) for d in self._divisible.get(atom, ()) if isinstance(d, Const)]
+        known = self._steps(atom)
         if known:
             self.used.add(("divisible", atom))
-        return math.lcm(*known) if known else 1
+        return math.lcm(*known)
+
+    def _steps(self, size: Expr) -> list[int]:
+        """Return the numbers that a size was assumed to be a multiple of."""
+        return [int(d.value) for d in self._divisible.get(size, ()) if isinstance(d, Const)]
 
     def product_divisors(self, atoms: frozenset[Expr]) -> Iterator[tuple[tuple[Expr, ...], int]]:
         """Yield products that some of `atoms` make, each with an integer known to divide it."""
@@ -179,8 +183,7 @@ class Facts:
         """Yield sizes without a value, with the bounds and the divisor that leave them none."""
         for size, high in self._upper.items():
             low = self._lower.get(size, 0 if isinstance(size, Symbol) else high)
-            known = [int(d.value) for d in self._divisible.get(size, ()) if isinstance(d, Const)]
-            step = max(math.lcm(*known), 1)
+            step = max(math.lcm(*self._steps(size)), 1)
             if -(-low // step) * step > high // step * step:
                 yield size, low, high, step
 
@@ -200,8 +203,7 @@ class Facts:
         high = self._upper.get(key)
         if high is None:
             return None
-        steps = [int(d.value) for d in self._divisible.get(key, ()) if isinstance(d, Const)]
-        step = max(math.lcm(*steps), 1)
+        step = max(math.lcm(*self._steps(key)), 1)
         value = high // step * step
         if value < 1 or -(-self._lower.get(key, 0) // step) * step != value:
             return None
@@ -213,8 +215,7 @@ class Facts:
         """Return the assumed upper bound of a size, or None, as no use of it; see `rely_on`."""
         size = self.named(size)
         found = self._upper.get(size)
-        steps = [int(d.value) for d in self._divisible.get(size, ()) if isinstance(d, Const)]
-        step = max(math.lcm(*steps), 1)
+        step = max(math.lcm(*self._steps(size)), 1)
         return None if found is None else found // step * step
 
     def rely_on(self, size: Expr) -> None:

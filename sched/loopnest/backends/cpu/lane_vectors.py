@@ -259,9 +259,9 @@ class _LaneReader:
         if node.storage in self.private:
             if node.storage not in self.found.varying:
                 return True
-        elif not self._are_neighbours(node.storage, node.index, node.flat):
+        elif not self._are_neighbours(node.own):
             return False
-        elif self._are_inside(node.storage, node.index, node.flat):
+        elif self._are_inside(node.own):
             self.found.inside.add(node)
         if not self._varies(node.value):
             self.found.spread.add(node)
@@ -305,9 +305,9 @@ class _LaneReader:
         if load.buffer in self.private:
             return True
         self.found.places.add(load)
-        if self._are_inside(load.buffer, load.args, load.flat):
+        if self._are_inside(load):
             self.found.inside.add(load)
-        return self._are_neighbours(load.buffer, load.args, load.flat)
+        return self._are_neighbours(load)
 
     def _is_select(self, value: Op) -> bool:
         """Whether a `where` is one: a load under a mask is that of the lanes of the mask."""
@@ -358,18 +358,18 @@ class _LaneReader:
         self.found.masks[condition] = bound, holds
         return True
 
-    def _are_inside(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> bool:
+    def _are_inside(self, load: Load) -> bool:
         """Whether all lanes of an access lie in an array of this thread if the first one does."""
-        if buffer.memory is not Memory.LOCAL:
+        if load.buffer.memory is not Memory.LOCAL:
             return False
-        return self.finder.are_whole(buffer, index, flat, self.loop.var, self.found.lanes)
+        return self.finder.are_whole(load, self.loop.var, self.found.lanes)
 
-    def _are_neighbours(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> bool:
+    def _are_neighbours(self, load: Load) -> bool:
         """Whether the lanes access neighbouring elements, at an index of plain numbers."""
-        known = buffer.dtype is self.found.dtype or buffer.dtype.is_bool
-        if not known or any(_named(i, self.found) for i in index):
+        known = load.dtype is self.found.dtype or load.dtype.is_bool
+        if not known or any(_named(i, self.found) for i in load.args):
             return False
-        return self.finder.are_neighbours(buffer, index, flat, self.loop.var, self.found.lanes)
+        return self.finder.are_neighbours(load, self.loop.var, self.found.lanes)
 
     def _are_steps_apart(self, load: Load) -> bool:
         """Whether the lanes load elements a few steps apart, at an index of plain numbers."""
@@ -377,7 +377,7 @@ class _LaneReader:
             _named(i, self.found) for i in load.args
         ):
             return False
-        step = self.finder.step(load.buffer, load.args, load.flat, self.loop.var)
+        step = self.finder.step(load, self.loop.var)
         if not isinstance(step, Const) or step.value not in STEPS:
             return False
         self.found.steps[load] = int(step.value)

@@ -432,12 +432,10 @@ def transposed_tile(loop: Loop, finder: VectorFinder) -> TransposedTile | None:
     # what they wrote.
     if load.buffer.dtype is not store.storage.dtype or load.buffer is store.storage:
         return None
-    to, source = (store.storage, store.index, store.flat), (load.buffer, load.args, load.flat)
-    along = finder.are_neighbours(*to, inner.var, lanes)
-    if not along or not finder.are_neighbours(*source, loop.var, lanes):
+    along = finder.are_neighbours(store.own, inner.var, lanes)
+    if not along or not finder.are_neighbours(load, loop.var, lanes):
         return None
-    to_step = finder.step(*to, loop.var)
-    from_step = finder.step(*source, inner.var)
+    to_step, from_step = finder.step(store.own, loop.var), finder.step(load, inner.var)
     if to_step is None or from_step is None:
         return None
     return TransposedTile(inner, store, load, to_step, from_step)

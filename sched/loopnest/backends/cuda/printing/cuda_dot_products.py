@@ -102,9 +102,7 @@ def _dot_product(loop: Loop, finder: VectorFinder) -> DotProduct | None:
     assert isinstance(loop.extent, int)
     for side in sides:
         lies_here = side.buffer.memory is not Memory.GLOBAL and side.buffer is not store.storage
-        if not lies_here or not finder.piece(
-            side.buffer, side.args, side.flat, loop.var, loop.extent
-        ):
+        if not lies_here or not finder.piece(side, loop.var, loop.extent):
             return None
     return DotProduct(store, *sides)
 

@@ -125,9 +125,8 @@ def _copy(loop: Loop, finder: VectorFinder, accesses: tuple[WideAccess, ...]) ->
     assert isinstance(store, Store)
     assert isinstance(store.value, Load)
     assert isinstance(loop.extent, int)
-    source = store.value
-    sides = ((store.storage, store.index, store.flat), (source.buffer, source.args, source.flat))
-    target, origin = (Span(buffer, first_lane(loop, index), flat) for buffer, index, flat in sides)
+    source, sides = store.value, (store.own, store.value)
+    target, origin = (Span(s.buffer, first_lane(loop, s.args), s.flat) for s in sides)
     size = max(source.dtype.size, WORD)
     arguments = _template(loop.extent * source.dtype.size // size, size, piece)
     words = "unsigned int" if source.dtype.size < WORD else ""
