@@ -31,11 +31,11 @@ from loopnest.kir import buffers, lowered
 from loopnest.scalar import expr
 from loopnest.scalar.expr import Arg, Const, Expr, Index, Op
 from loopnest.tensor import (
-    definition,
     domain,
     intents,
     layout_transforms,
     math_snapshot,
+    tensor_view,
 )
 from loopnest.tensor.ops import reducers
 
@@ -309,12 +309,12 @@ def test_the_schema_comes_first() -> None:
 FIELDS = {
     buffers.Buffer: "name tensor memory dtype shape strides size kind alias_of stages swizzles",
     domain.TensorDomain: "root rfactor leaf allocation",
-    definition.Definition: "op operands reads outputs values reducer note scan "
+    tensor_view.Definition: "op operands reads outputs values reducer note scan "
     "start deterministic distinct carried producers",
-    definition.Distinct: "axis extent",
-    definition.Read: "producer indices",
-    definition.Scan: "axis exclusive segment",
-    definition.TracedReducer: "name identity combination literals special ordered",
+    tensor_view.Distinct: "axis extent",
+    tensor_view.Read: "producer indices",
+    tensor_view.Scan: "axis exclusive segment",
+    tensor_view.TracedReducer: "name identity combination literals special ordered",
     layout_transforms.BufferLayout: "stages prefetch move",
     kir.Loop: "var parallel axis body origin",
     kir.If: "condition body orelse reason origin",

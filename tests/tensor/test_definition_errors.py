@@ -7,7 +7,7 @@ import pytest
 import loopnest as ln
 from helpers.named_operands import names
 from helpers.schedule_run import taken_back
-from loopnest.tensor.ops.operands import ScalarOperand
+from loopnest.tensor.fusion import ScalarOperand
 
 OPERAND = "use TensorViews, scalars of the fusion, sizes or Python numbers"
 NO_FUSION = "at least one must be a TensorView or a scalar of a fusion"

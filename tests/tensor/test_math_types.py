@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import mutually_broadcastable_shapes
 
 import loopnest as ln
 from helpers.math_run import TYPES, assert_equal, run
-from loopnest.tensor.ops.operands import ScalarOperand
+from loopnest.tensor.fusion import ScalarOperand
 
 INTEGRAL = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
 FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")

@@ -294,7 +294,7 @@ class KernelDef:
 
     def digest(self) -> str:
         """Return the digest of the math, by which a tuning finds its kernel again."""
-        from loopnest.tensor.ops.math_text import math_text
+        from loopnest.tensor.fusion import math_text
 
         return hashlib.sha256(math_text(self._without_schedule({})).encode()).hexdigest()
 

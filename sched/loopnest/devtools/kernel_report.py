@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from loopnest.base.errors import LoopnestError, NotSupported
 from loopnest.pictures.math_picture import draw_math
 from loopnest.scalar.enums import Memory
-from loopnest.tensor.ops.math_text import math_text
+from loopnest.tensor.fusion import math_text
 
 if TYPE_CHECKING:
     from loopnest.facade.kernel_class import Kernel

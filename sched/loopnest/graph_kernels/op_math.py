@@ -20,9 +20,8 @@ from loopnest.graph.registry import get_attr, register_attr
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import cast
 from loopnest.scalar.op_table import FUNCTIONS
-from loopnest.tensor.fusion import current_fusion
+from loopnest.tensor.fusion import ScalarOperand, current_fusion
 from loopnest.tensor.ops.data_movement import sizes_of
-from loopnest.tensor.ops.operands import ScalarOperand
 
 MathOperand: TypeAlias = "ln.TensorView | ScalarOperand | bool | int | float"
 MathValue: TypeAlias = "MathOperand | tuple[MathValue, ...]"

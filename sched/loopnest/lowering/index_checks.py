@@ -1,6 +1,6 @@
 """What a launch must look at: data that are indices, of which nothing says that they lie inside.
 
-So it does at those that were declared to differ (`tensor.definition.Distinct`).
+So it does at those that were declared to differ (`tensor.tensor_view.Distinct`).
 Elements of an input are looked at as they are. For a tensor that the kernel computes there is a
 program that computes it alone, before the kernel runs: a launch that is refused writes nothing.
 """

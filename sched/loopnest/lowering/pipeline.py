@@ -53,12 +53,10 @@ from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.loop_forest import LoopBody
-from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain
-from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.fusion import Fusion, right_side
 from loopnest.tensor.math_snapshot import capture
-from loopnest.tensor.ops.math_text import right_side
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, started_by
 
 
 def element_counts(

@@ -33,10 +33,9 @@ from loopnest.scalar.enums import (
 from loopnest.scalar.expr import ONE, ZERO, Const
 from loopnest.schedule.fold_order import folded_axes, keeps_order, scans_in_order
 from loopnest.schedule.loop_forest import LoopGroup
-from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.overlapping_tiles import is_tile_loop, overlaps
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, started_by
 
 _MAX_VECTOR_BYTES = 64
 _STEPWISE = (ParallelType.serial, ParallelType.unroll, ParallelType.unswitch)

@@ -56,10 +56,9 @@ from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType, float32
 from loopnest.scalar.expr import Arg, Expr, Load, Op, cast, two_sides, walk
 from loopnest.scalar.target_names import target_name
-from loopnest.tensor.definition import Definition, TracedReducer
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import MathTensor
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, TensorView, TracedReducer
 
 
 def fold_templates(

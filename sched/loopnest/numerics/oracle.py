@@ -45,11 +45,10 @@ from loopnest.numerics.oracle_operands import (
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr, Index
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import Definition, Scan, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import MathSnapshot, snapshot, thaw
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, Scan, TensorView, TracedReducer
 
 Result: TypeAlias = "npt.NDArray[Any] | tuple[npt.NDArray[Any], ...]"
 

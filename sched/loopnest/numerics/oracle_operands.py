@@ -22,10 +22,9 @@ from loopnest.scalar.arguments import ArraySpec, bind, check_factors, size_value
 from loopnest.scalar.data_ranges import check_data
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Arg, Coordinate, Expr, Index, two_sides
-from loopnest.tensor.definition import AxisMap, Definition, Read, TracedReducer
 from loopnest.tensor.domain import IterDomain, Split, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import AxisMap, Definition, Read, TensorView, TracedReducer
 
 V = TypeVar("V")
 Places: TypeAlias = Mapping[IterDomain, Values]

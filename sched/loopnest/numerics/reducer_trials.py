@@ -19,7 +19,7 @@ import numpy as np
 from loopnest.numerics.float64_math import Values, evaluate_expr, held
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Arg, Expr, substitute, two_sides, walk
-from loopnest.tensor.definition import TracedReducer
+from loopnest.tensor.tensor_view import TracedReducer
 
 _COUNT = 256
 _SEED = 20231

@@ -47,10 +47,9 @@ from loopnest.scalar.enums import IterKind, Memory
 from loopnest.scalar.expr import ZERO, Arg, Coordinate, Expr, Op, Symbol, walk
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import data_of
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor, thaw
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, data_of
 
 _MOST_PAIRS = 12
 _MOST_POINTS = 1 << 18

@@ -27,8 +27,8 @@ from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
 from loopnest.tensor.computed_ranges import IndexUse, data_index, index_bound
-from loopnest.tensor.definition import data_of
 from loopnest.tensor.math_snapshot import MathRead, MathSnapshot, MathTensor
+from loopnest.tensor.tensor_view import data_of
 
 Demand: TypeAlias = 'Literal["whole", "own", "part"]'
 """What a read must find: a tensor's element, the partial result that is continued, or any part."""

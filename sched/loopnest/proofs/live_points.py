@@ -33,8 +33,8 @@ from loopnest.scalar.expr import (
     walk,
 )
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import data_of
 from loopnest.tensor.math_snapshot import MathDefinition, MathSnapshot, MathTensor
+from loopnest.tensor.tensor_view import data_of
 
 _LARGEST = 400
 """How many nodes a value may have when it is written out."""

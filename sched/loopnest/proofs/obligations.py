@@ -31,8 +31,8 @@ from loopnest.proofs.template_matching import (
 from loopnest.proofs.witness import Witness
 from loopnest.scalar.expr import Expr, Load
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import data_of
 from loopnest.tensor.math_snapshot import MathDefinition, MathSnapshot, MathTensor
+from loopnest.tensor.tensor_view import data_of
 
 Kind: TypeAlias = 'Literal["define", "fill", "init", "update", "merge", "partial", "finish"]'
 

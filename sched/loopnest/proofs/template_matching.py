@@ -32,8 +32,8 @@ from loopnest.scalar.expr import (
 )
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import TracedReducer
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
+from loopnest.tensor.tensor_view import TracedReducer
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -15,11 +15,11 @@ from loopnest.schedule.allocation_steps import (
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     leaf_position,
+    named_in_errors,
     place_text,
     primitive,
     require_not_atomic,
 )
-from loopnest.tensor.allocation_domain import AllocationDomain, derived_axes
 from loopnest.tensor.axis_names import Axis, AxisKey
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.layout_transforms import (
@@ -28,13 +28,14 @@ from loopnest.tensor.layout_transforms import (
     stored_axes,
     swizzles_of,
 )
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import AllocationDomain, TensorView, derived_axes
 
 MOST_STAGES = 32
 """How many iterations a circular buffer may hold; each is written out before the loop."""
 
 
 @primitive
+@named_in_errors("order", "pad")
 def set_allocation(
     tensor: TensorView,
     order: Sequence[Axis] | None = None,

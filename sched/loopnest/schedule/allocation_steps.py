@@ -7,7 +7,7 @@ the axes of the buffer; padding and swizzles come last, on axes that are not spl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Concatenate, ParamSpec
 
 from loopnest.scalar.enums import Memory, Swizzle
@@ -21,7 +21,6 @@ from loopnest.schedule.transaction import (
     require_not_atomic,
 )
 from loopnest.schedule.transforms import factor_of
-from loopnest.tensor.allocation_domain import AllocationDomain, derived_axes
 from loopnest.tensor.axis_names import Axis, AxisKey
 from loopnest.tensor.domain import IterDomain, Merge, Split
 from loopnest.tensor.layout_transforms import (
@@ -32,17 +31,23 @@ from loopnest.tensor.layout_transforms import (
     stored_axis,
     swizzles_of,
 )
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import AllocationDomain, TensorView, derived_axes
 
 P = ParamSpec("P")
 
 
 def _step(
     run: Callable[Concatenate[TensorView, P], AllocationDomain],
-) -> Callable[Concatenate[TensorView, P], AllocationDomain]:
+) -> Callable[Concatenate[AllocationDomain, P], AllocationDomain]:
     """Make `run` a primitive that errors show as a method of ``T1.allocation_domain``."""
     run.__name__ = f"allocation_domain.{run.__name__}"
-    return primitive(run)
+    step = primitive(run)
+
+    @wraps(step)
+    def method(domain: AllocationDomain, /, *args: P.args, **kwargs: P.kwargs) -> AllocationDomain:
+        return step(domain.tensor, *args, **kwargs)
+
+    return method
 
 
 @_step

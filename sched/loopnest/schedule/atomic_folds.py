@@ -23,10 +23,9 @@ from loopnest.schedule.transaction import (
     require_not_instructed,
 )
 from loopnest.schedule.transforms import check_launches
-from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.math_snapshot import logical_places
 from loopnest.tensor.overlapping_tiles import overlaps
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, Read, TensorView
 
 EXACT = ("max", "min")
 """Reducers whose result does not depend on the order, whatever the type."""

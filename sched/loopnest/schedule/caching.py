@@ -21,10 +21,9 @@ from loopnest.schedule.transaction import (
     require_not_instructed,
 )
 from loopnest.schedule.transforms import hand_over_launch
-from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.intents import take_back
-from loopnest.tensor.tensor_view import TensorView, root_axis
+from loopnest.tensor.tensor_view import Definition, Read, TensorView, root_axis
 
 
 def clone_domain(

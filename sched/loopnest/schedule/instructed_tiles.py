@@ -27,9 +27,8 @@ from loopnest.schedule.transaction import (
 )
 from loopnest.schedule.transforms import merge, parallelize, reorder, split
 from loopnest.tensor.axis_names import Axis
-from loopnest.tensor.definition import Read
 from loopnest.tensor.domain import IterDomain
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Read, TensorView
 
 _LANE = ParallelType.block_x
 _COMMUTES = ("add", "mul")

@@ -26,6 +26,7 @@ from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
     leaf_position,
+    named_in_errors,
     place_text,
     primitive,
     require_computed,
@@ -34,13 +35,13 @@ from loopnest.schedule.transaction import (
 )
 from loopnest.schedule.transforms import hand_over_launch
 from loopnest.tensor.axis_names import Axis
-from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
 from loopnest.tensor.domain import IterDomain, Split, TensorDomain, Transform, ancestors
 from loopnest.tensor.intents import take_back
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, Read, Scan, TensorView, TracedReducer
 
 
 @primitive
+@named_in_errors("refold")
 def rfactor(tensor: TensorView, axes: Axis | Sequence[Axis], refold: bool = False) -> TensorView:
     """Factor `axes` of a reduction out into a new producer.
 

@@ -24,10 +24,9 @@ from loopnest.base.errors import ScheduleError
 from loopnest.base.fast_init import fast_init
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.transaction import PrimitiveRefused
-from loopnest.tensor.definition import Definition
 from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors, same_axes
 from loopnest.tensor.overlapping_tiles import Overlap
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, TensorView
 
 
 class Match:

@@ -17,24 +17,25 @@ from dataclasses import replace
 from enum import Enum
 from functools import wraps
 from inspect import Parameter, signature
+from itertools import takewhile
 from typing import Concatenate, ParamSpec, TypeVar
 
 from loopnest.base.errors import ScheduleError
 from loopnest.base.gc_pause import paused
 from loopnest.scalar.expr import Expr, whole
 from loopnest.scalar.origin import Origin, caller
-from loopnest.tensor.axis_names import refused
-from loopnest.tensor.definition import started_by
+from loopnest.tensor.axis_names import Axis, refused
 from loopnest.tensor.domain import IterDomain, TensorDomain, ancestors
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.intents import Intent, place_of, take_back
 from loopnest.tensor.layout_transforms import BufferLayout, paddings_of, stored_axes, swizzles_of
 from loopnest.tensor.overlapping_tiles import same_loops
 from loopnest.tensor.schedule_trace import Step
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, started_by
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class PrimitiveRefused(Exception):
@@ -58,10 +59,17 @@ def primitive(
     with an underscore, without the tensor where that parameter's name does.
     """
     parameters = signature(run).parameters
+    own = [*parameters][1:]
+    named = {n for n in own if parameters[n].kind is Parameter.KEYWORD_ONLY}
+    named.update(getattr(run, "named", ()))
+    front = list(takewhile(lambda name: name not in named, own))
     defaults = {name: parameter.default for name, parameter in parameters.items()}
 
+    arranged: Callable[..., R] = run
+
     @wraps(run)
-    def call(tensor: TensorView, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(tensor: TensorView, /, *given: P.args, **by_name: P.kwargs) -> R:
+        args, kwargs = _arranged(own, front, given, by_name)
         fusion = tensor.fusion
         outer, step = fusion.calling, None
         if outer is None:
@@ -71,13 +79,16 @@ def primitive(
         mark = fusion.begin()
         try:
             with paused():
-                result = run(tensor, *args, **kwargs)
+                result = arranged(tensor, *args, **kwargs)
             _check_frozen(fusion, mark)
         except BaseException as problem:
             fusion.rollback(mark)
-            if isinstance(problem, PrimitiveRefused) and outer is None:
-                subject = _call_text(tensor, run.__name__, args, kwargs, defaults)
-                raise problem.error(subject) from None
+            if (
+                isinstance(problem, PrimitiveRefused)
+                and outer is None
+                and fusion.calling is not None
+            ):
+                raise problem.error(fusion.calling.call) from None
             raise
         else:
             if step is not None and fusion.calling is not None:
@@ -90,6 +101,33 @@ def primitive(
             fusion.end()
 
     return call
+
+
+def named_in_errors(*names: str) -> Callable[[F], F]:
+    """Let errors of a primitive show arguments by name, however they were given."""
+
+    def mark(run: F) -> F:
+        run.named = names  # type: ignore[attr-defined]
+        return run
+
+    return mark
+
+
+def _arranged(
+    parameters: Sequence[str],
+    front: Sequence[str],
+    args: Sequence[object],
+    kwargs: dict[str, object],
+) -> tuple[Sequence[object], dict[str, object]]:
+    """Return the arguments of a call as it is shown: those in `front` by place, others by name."""
+    if not kwargs and len(args) <= len(front):
+        return args, kwargs
+    given = dict(zip(parameters, args, strict=False))
+    if len(given) < len(args) or not given.keys().isdisjoint(kwargs):
+        return args, kwargs  # so many by position, or an error
+    given |= kwargs
+    placed = [given.pop(name) for name in takewhile(given.__contains__, front)]
+    return placed, {name: given.pop(name) for name in parameters if name in given} | given
 
 
 def _call_text(
@@ -529,3 +567,11 @@ def require_no_start(tensor: TensorView, call: str) -> None:
             f"{tensor.name} holds the initial values of {fold.name}, in its memory",
             f"{call} serves other tensors",
         )
+
+
+def axis(tensor: TensorView, position: Axis) -> IterDomain:
+    """Return a leaf axis; see `TensorView.axis`."""
+    try:
+        return tensor.domain.leaf[leaf_position(tensor, position)]
+    except PrimitiveRefused as refusal:
+        raise refusal.error(f"{tensor.name}.axis({position!r})") from None

@@ -23,6 +23,7 @@ from loopnest.schedule.transaction import (
     axis_names,
     frozen_refusal,
     leaf_position,
+    named_in_errors,
     new_places,
     place_text,
     primitive,
@@ -111,6 +112,7 @@ _FACTORS = "use an int >= 1, the name of a size symbol, or arithmetic on these"
 
 
 @primitive
+@named_in_errors("axis", "factor")
 def split(
     tensor: TensorView,
     axis: Axis,

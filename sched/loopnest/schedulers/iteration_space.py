@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import loopnest as ln
 from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, Op, walk
-from loopnest.tensor.definition import Read
+from loopnest.tensor.tensor_view import Read
 
 Places: TypeAlias = "tuple[int | None, ...]"
 """For each axis its dimension; None for a broadcast axis."""

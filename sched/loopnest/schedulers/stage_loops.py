@@ -20,7 +20,7 @@ from loopnest.base.errors import LoweringError, ScheduleError
 from loopnest.schedulers.iteration_space import copies, has_border, together, upstream
 from loopnest.schedulers.loop_shapes import GRID, on_grid
 from loopnest.schedulers.processor_facts import Processor
-from loopnest.tensor.definition import Read
+from loopnest.tensor.tensor_view import Read
 
 AGAIN = 4
 """What takes work is computed so often for one of its elements, at most."""

@@ -7,16 +7,13 @@ hands them on to each axis of its result that is one of what it reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, TypeVar
 
 from loopnest.base.errors import ScheduleError
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Coordinate, Expr, Symbol
-from loopnest.tensor.domain import IterDomain, TensorDomain
-
-if TYPE_CHECKING:
-    from loopnest.tensor.definition import Definition
+from loopnest.scalar.expr import Symbol
+from loopnest.tensor.domain import IterDomain
 
 Axis: TypeAlias = "int | str"
 """Which axis a call means: a position, negative from the end, or a name."""
@@ -27,42 +24,7 @@ RESERVED = frozenset({"types", *(parallel.value for parallel in ParallelType)})
 """No names of axes: a keyword of `TensorView.parallelize`, and what stands beside a name."""
 
 
-def name_axes(
-    domain: TensorDomain, definition: Definition, equal: Callable[[Expr, Expr], bool]
-) -> None:
-    """Let axes without a name have those of what they are, of all that the definition reads.
-
-    Axes that are none of these have the names of their sizes. Names are no state of a schedule:
-    they follow from the math, so that nothing undoes them.
-    """
-    root = domain.root
-    bare = [not axis.names for axis in root]
-    for read in definition.reads:
-        for theirs, index in zip(read.producer.domain.logical, read.indices, strict=True):
-            names = theirs.names
-            if not names or index.__class__ is not Coordinate:
-                continue
-            mine = root[index.number]
-            # Along chains of operations it is one tuple, so that this is all that is looked at.
-            if mine.names is names or not bare[index.number]:
-                continue
-            alike = mine.kind is theirs.kind or mine.is_broadcast == theirs.is_broadcast
-            if alike and (mine.size is theirs.size or equal(mine.size, theirs.size)):
-                mine.names = _joined(mine, theirs) if mine.names else names
-                mine.is_named = mine.is_named or theirs.is_named
-    _name_by_sizes(root)
-    if domain.rfactor is not root:
-        _name_by_sizes(domain.logical)
-
-
-def _joined(one: IterDomain, other: IterDomain) -> tuple[str, ...]:
-    """Return the names of both axes, those in front that users gave."""
-    first, second = (other, one) if other.is_named and not one.is_named else (one, other)
-    names = (*first.names[:1], *second.names[:1]) if second.is_named else first.names
-    return tuple(dict.fromkeys((*names, *first.names, *second.names)))
-
-
-def _name_by_sizes(axes: Sequence[IterDomain]) -> None:
+def name_by_sizes(axes: Sequence[IterDomain]) -> None:
     """Name the axes without a name by their sizes, where these are symbols that stand once."""
     for axis in axes:
         size = axis.size
@@ -81,7 +43,7 @@ def named_axes(
     Raises:
         ScheduleError: these are no names of the axes, or two axes would have one name.
     """
-    _name_by_sizes(axes)
+    name_by_sizes(axes)
     if names is None:
         return axes
     why = refused(names, len(axes))

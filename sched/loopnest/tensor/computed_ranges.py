@@ -21,8 +21,8 @@ from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Coordinate, Expr, Op, Symbol, integer, walk
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import Distinct
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
+from loopnest.tensor.tensor_view import Distinct
 
 _DEEPEST = 50
 """How many tensors and operations are followed, one behind the other; beyond, the type bounds."""

@@ -14,7 +14,7 @@ from contextvars import ContextVar, Token
 from functools import cached_property
 from html import escape
 from itertools import chain, count
-from typing import TYPE_CHECKING, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar.contradictions import contradiction
@@ -22,18 +22,19 @@ from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType, int64, listed
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE, Expr, ScalarParam, Symbol, cast, integer, walk, whole
+from loopnest.scalar.expr_text import TEXT
 from loopnest.scalar.facts import Facts, size_expression
+from loopnest.scalar.op_table import OPS
+from loopnest.scalar.operators import Operators
 from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.axis_names import named_axes
 from loopnest.tensor.domain import IterDomain, TensorDomain, connected
 from loopnest.tensor.intents import Intent
 from loopnest.tensor.layout_transforms import PLAIN
+from loopnest.tensor.schedule_methods import FusionMethods, ScalarMath
 from loopnest.tensor.schedule_trace import Step, Trace
 from loopnest.tensor.tensor_view import TensorView, root_axis
-
-if TYPE_CHECKING:
-    from loopnest.tensor.ops.operands import ScalarOperand
 
 
 def as_shape(call: str, shape: object) -> tuple[object, ...]:
@@ -190,6 +191,9 @@ def _readers(tensor: TensorView, number: int) -> Iterator[IterDomain]:
 _CURRENT: ContextVar[Fusion | None] = ContextVar("loopnest_fusion", default=None)
 _AUTOMATIC = re.compile(r"T\d+(_\d+)?")
 _MISSING = object()
+Number: TypeAlias = "bool | int | float"
+Scalar: TypeAlias = "ScalarOperand | Expr | bool | int | float"
+Operand: TypeAlias = "TensorView | ScalarOperand | Expr | bool | int | float"
 State: TypeAlias = "tuple[int, int, int, int]"
 """A state of a schedule: how many changes, calls, steps and intents there are."""
 
@@ -199,7 +203,7 @@ def current_fusion() -> Fusion | None:
     return _CURRENT.get()
 
 
-class Fusion:
+class Fusion(FusionMethods):
     """One kernel's math and its schedule: a context that tensors are defined in.
 
     >>> import loopnest as ln
@@ -213,6 +217,9 @@ class Fusion:
         name: of the kernel. What no identifier may contain becomes ``_``: "layer 1/norm" is
             ``layer_1_norm`` everywhere.
     """
+
+    loaded: ClassVar[Callable[..., Fusion]]
+    """Reads a fusion that was pickled: a function of `schedule`, so that it has its methods."""
 
     def __init__(self, name: str = "kernel") -> None:
         if not isinstance(name, str):
@@ -255,7 +262,7 @@ class Fusion:
         seeds = [axis for t in self._tensors for axis in t.domain.axes()]
         seeds += [intent.axis for intent in self.intents if intent.axis is not None]
         members = [self, *self._tensors, *connected(seeds)]
-        return _loaded, (STAMP, dump_table(self, members, fields_of))
+        return type(self).loaded, (STAMP, dump_table(self, members, fields_of))
 
     def __getstate__(self) -> dict[str, object]:
         """Return what is kept: no running calls, and no caches."""
@@ -275,8 +282,6 @@ class Fusion:
         return f"<Fusion {self.name}: {len(self._tensors)} tensors>"
 
     def _repr_html_(self) -> str:
-        from loopnest.tensor.ops.math_text import math_text
-
         computed = [tensor for tensor in self._tensors if tensor.definition is not None]
         pictures = "".join([f"<div>{tensor.picture()}</div>" for tensor in computed])
         return f"<pre>{escape(math_text(self))}</pre>{pictures}"
@@ -372,8 +377,6 @@ class Fusion:
         Raises:
             DefinitionError: a bad name or type.
         """
-        from loopnest.tensor.ops.operands import ScalarOperand
-
         call = f"scalar({name!r})"
         check_dtype(call, dtype)
         self._check_name(call, name)
@@ -419,8 +422,6 @@ class Fusion:
         Raises:
             DefinitionError: it is none of these.
         """
-        from loopnest.tensor.ops.operands import ScalarOperand
-
         return ScalarOperand(cast(self.size(f"extent({extent!r})", extent), int64), self)
 
     def output(
@@ -434,8 +435,6 @@ class Fusion:
             DefinitionError: no TensorView of this fusion, a bad name, an `inplace` that is not an
                 input of the same shape and type, or a tensor whose buffer was laid out.
         """
-        from loopnest.tensor.ops import data_movement
-
         call = f"output({name!r})"
         if not isinstance(tensor, TensorView) or tensor.fusion is not self:
             raise DefinitionError(call, f"{tensor!r} is no TensorView of fusion {self.name}")
@@ -451,7 +450,7 @@ class Fusion:
         if inplace is not None:
             check_inplace(call, tensor, inplace)
         if tensor in self._inputs or tensor in self._outputs:
-            tensor = data_movement.copy(tensor)
+            tensor = tensor._copied()
         if name is not None:
             if tensor._name is not None:
                 self._names.pop(tensor._name, None)
@@ -524,9 +523,7 @@ class Fusion:
 
         Source: TVM's ``T.assume``; the index checks of torch.embedding.
         """
-        from loopnest.tensor.ops.gathers import declared_range
-
-        found = declared_range(self, indices, low, high, ascending)
+        found = self._declared_range(indices, low, high, ascending)
         self.change(self, "ranges", (*self.ranges, found))
         more = {"ascending": True} if ascending else {}
         self.trace.note(Step.of("assume_range", None, (indices, low, high), more))
@@ -560,23 +557,9 @@ class Fusion:
 
     def print_math(self) -> str:
         """Print the definitions, a line each, and return the text."""
-        from loopnest.tensor.ops.math_text import math_text
-
         text = math_text(self)
         print(text)
         return text
-
-    def inline_most(
-        self, tensors: TensorView | Iterable[TensorView] | None = None, *, replay: bool = False
-    ) -> None:
-        """Inline every tensor as deep as is legal, or those of a list; see `ln.inline_most`.
-
-        Raises:
-            ScheduleError: `tensors` are no tensors of this fusion.
-        """
-        from loopnest.schedule import inlining
-
-        inlining.inline_all(self, tensors, replay=replay)
 
     # Names, sizes, numbers
 
@@ -771,14 +754,6 @@ def as_identifier(name: str) -> str:
     return text if text.isidentifier() else f"_{text}"
 
 
-def _loaded(_: object, table: bytes) -> Fusion:
-    from loopnest.base.pickling import load_table
-
-    fusion = load_table(table)
-    assert isinstance(fusion, Fusion)
-    return fusion
-
-
 def declared_strides(
     fusion: Fusion, call: str, strides: object, sizes: Sequence[Expr]
 ) -> tuple[Expr, ...] | None:
@@ -803,3 +778,84 @@ def declared_strides(
         result.insert(0, behind if stride is None else fusion.size(call, stride))
         behind = fusion.algebra.mul(result[0], size)
     return None if all(stride is None for stride in given) else tuple(result)
+
+
+class ScalarOperand(ScalarMath, Operators["Scalar", "ScalarOperand"]):
+    """A run-time scalar argument of a fusion, or an expression of such; no TensorView.
+
+    With another scalar or a number it gives a scalar again, with a TensorView a TensorView. Each
+    operation of a 16-bit scalar rounds once, as that of a tensor does.
+    """
+
+    __slots__ = ("expr", "fusion")
+
+    def __init__(self, expr: Expr, fusion: Fusion) -> None:
+        self.expr, self.fusion = expr, fusion
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the value."""
+        return self.expr.dtype
+
+    def __repr__(self) -> str:
+        return f"<scalar {self.expr}: {self.dtype}>"
+
+    def __str__(self) -> str:
+        return str(self.expr)
+
+    def __bool__(self) -> bool:
+        raise DefinitionError(
+            str(self), "a scalar has no truth value before the launch", "use ln.where(cond, a, b)"
+        )
+
+
+def math_text(fusion: Fusion) -> str:
+    """Return the definitions of `fusion`, producers before consumers, a line each.
+
+    ``T2: float32[N] = sum(T1, axis=1)``: name, type and shape, operation, operands, parameters.
+    """
+    lines = [_header(fusion)]
+    lines += [f"  assume {text}" for text, _ in fusion.facts.conditions]
+    lines += [f"  assume {declared}" for declared in fusion.ranges]
+    lines += [
+        f"  {tensor.name}: {tensor.signature} = {right_side(tensor)}"
+        for tensor in fusion.topological()
+        if tensor.definition is not None
+    ]
+    return "\n".join(lines)
+
+
+def _header(fusion: Fusion) -> str:
+    params = [f"{tensor.name}: {tensor.signature}" for tensor in fusion.inputs]
+    params += [f"{scalar.name}: {scalar.dtype}" for scalar in fusion.scalars]
+    results = [_result(fusion, tensor) for tensor in fusion.outputs]
+    return f"{fusion.name}({', '.join(params)}) -> ({', '.join(results)})"
+
+
+def _result(fusion: Fusion, tensor: TensorView) -> str:
+    target = fusion.inplace.get(tensor)
+    place = f" in {target.name}" if target is not None else ""
+    return f"{tensor.name}: {tensor.signature}{place}"
+
+
+def right_side(tensor: TensorView) -> str:
+    """Return the definition of a computed tensor, as ``exp(T8)`` or ``x + 1.0``."""
+    definition = tensor.definition
+    assert definition is not None
+    info = OPS.get(definition.op)
+    if info is not None and info.infix and info.arity == 2 and len(definition.operands) == 2:
+        left, right = [_operand(o, info.precedence + 1) for o in definition.operands]
+        return f"{left} {info.infix} {right}"
+    parts = [_operand(operand, 0) for operand in definition.operands]
+    if "{}" in definition.note:
+        return definition.note.format(*parts)
+    text = f"{definition.op}({', '.join([*parts, definition.note] if definition.note else parts)})"
+    if len(definition.outputs) == 1:
+        return text
+    return f"{text}[{definition.outputs.index(tensor)}]"
+
+
+def _operand(operand: TensorView | Expr, level: int) -> str:
+    if isinstance(operand, TensorView):
+        return operand.name
+    return TEXT.format(operand, level)

@@ -23,7 +23,7 @@ from loopnest.scalar.expr import (
     substitute,
     walk,
 )
-from loopnest.tensor.definition import Definition, Read
+from loopnest.tensor.tensor_view import Definition, Read
 
 _COORDINATE_BITS = 40
 _MOST_BITS = 62

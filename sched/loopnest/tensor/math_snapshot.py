@@ -34,7 +34,6 @@ from loopnest.scalar.expr import (
 from loopnest.scalar.record_text import Field, MemberKind
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import Definition, Distinct, Read, Scan, TracedReducer
 from loopnest.tensor.domain import (
     IterDomain,
     Merge,
@@ -45,7 +44,7 @@ from loopnest.tensor.domain import (
     transforms_between,
 )
 from loopnest.tensor.fusion import Fusion
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, Distinct, Read, Scan, TensorView, TracedReducer
 
 
 @dataclass(frozen=True, slots=True)

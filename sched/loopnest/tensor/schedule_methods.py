@@ -1,32 +1,68 @@
-"""The schedule primitives as methods of TensorViews, each handed over to its module of `schedule`.
+"""The methods that rooms above fulfil: of tensors, of their buffers, and of fusions.
 
-Users call primitives on the tensor, so these modules, which lie above, are imported inside the
-methods: a deliberate exception to the import rows.
+A primitive is a function of `loopnest.schedule`, an operator one of `tensor.ops`; users call them
+on the tensor. Here they are declared for readers and type checkers, with their docstrings. What a
+room has made is put in their place when it is loaded (`fulfil`), which the use of any public name
+of the math does; before that the methods are not there.
 """
+
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
+from types import FunctionType, ModuleType
+from typing import Self, TypeVar
 
-from loopnest.scalar.enums import ParallelType, Swizzle
+from loopnest.scalar.data_ranges import DataRange
+from loopnest.scalar.enums import Memory, ParallelType, Swizzle
+from loopnest.scalar.expr import Expr
 from loopnest.scalar.fragments import Fragment
 from loopnest.tensor.axis_names import Axis, AxisKey
+from loopnest.tensor.domain import IterDomain
 
-if TYPE_CHECKING:
-    from loopnest.scalar.expr import Expr
-    from loopnest.tensor.tensor_view import TensorView
-
-
-def _tensor(methods: ScheduleMethods) -> TensorView:
-    """Return the tensor that has these methods: `TensorView` alone derives from them."""
-    return cast("TensorView", methods)
+C = TypeVar("C", bound=type)
+DECLARED: dict[type, dict[str, FunctionType]] = {}
+"""The methods that each class declares."""
 
 
+def _declared(methods: C) -> C:
+    """Take the methods of a class out of it until they are fulfilled."""
+    found = {name: f for name, f in vars(methods).items() if isinstance(f, FunctionType)}
+    for name in found:
+        delattr(methods, name)
+    DECLARED[methods] = found
+    return methods
+
+
+def fulfil(methods: type, *modules: ModuleType, **functions: Callable[..., object]) -> None:
+    """Let functions, or those of modules that have the name, be the methods of a class."""
+    for name, declared in DECLARED[methods].items():
+        found = [vars(module)[name] for module in modules if name in vars(module)]
+        for function in [*found, *([functions[name]] if name in functions else [])][-1:]:
+            function.__doc__, function.__qualname__ = declared.__doc__, declared.__qualname__
+            function.__dict__["__signature__"] = signature(declared)
+            setattr(methods, name, function)
+
+
+@_declared
 class ScheduleMethods:
     """The primitives that move, split, place and lay out one tensor."""
 
     __slots__ = ()
+
+    def axis(self, position: Axis) -> IterDomain:
+        """Return leaf axis `position` (negative from the end, or a name): a handle.
+
+        It has `parallelize` and `pin`.
+
+        Raises:
+            ScheduleError: out of range, or no name of an axis.
+        """
+
+    def _set_memory(self, memory: Memory) -> None:
+        """Move the tensor to another memory."""
 
     def split(
         self,
@@ -34,7 +70,7 @@ class ScheduleMethods:
         factor: int | str | Expr,
         inner: bool = True,
         names: Sequence[str | None] | None = None,
-    ) -> TensorView:
+    ) -> Self:
         """Split a leaf axis in two.
 
         Before ``[i0: N]``; ``t.split(0, 4)`` gives ``[i0: ceildiv(N, 4), i1: 4]``;
@@ -65,11 +101,8 @@ class ScheduleMethods:
         >>> print(t.split("D", 8, names=("do", "di")))
         T1 float32 local [i0: N, i1 do: ceildiv(D, 8), i2 di: 8] compute_at=0 produced_at=0
         """
-        from loopnest.schedule import transforms
 
-        return transforms.split(_tensor(self), axis=axis, factor=factor, inner=inner, names=names)
-
-    def merge(self, axis: Axis, other: Axis | None = None, name: str | None = None) -> TensorView:
+    def merge(self, axis: Axis, other: Axis | None = None, name: str | None = None) -> Self:
         """Merge two leaf axes into one.
 
         Before ``[i0: N, i1: D]``; ``t.merge(0)`` gives ``[i0: N * D]``.
@@ -94,13 +127,8 @@ class ScheduleMethods:
         >>> print(y.merge(0))
         y float32 global [i0: N * D] compute_at=0 produced_at=0
         """
-        from loopnest.schedule import transforms
 
-        return transforms.merge(_tensor(self), axis, other, name=name)
-
-    def reorder(
-        self, order: Mapping[AxisKey, Axis] | Sequence[Axis] | int, *more: Axis
-    ) -> TensorView:
+    def reorder(self, order: Mapping[AxisKey, Axis] | Sequence[Axis] | int, *more: Axis) -> Self:
         """Permute the leaf axes.
 
         Before ``[i0, i1, i2]``; ``t.reorder({2: 0})`` gives ``[i2, i0, i1]``, as does
@@ -126,13 +154,10 @@ class ScheduleMethods:
         >>> print(y.reorder({1: 0}))
         y float32 global [i0: D, i1: N] compute_at=0 produced_at=0
         """
-        from loopnest.schedule import transforms
-
-        return transforms.reorder(_tensor(self), order, *more)
 
     def parallelize(
         self, /, types: Mapping[AxisKey, ParallelType] | None = None, **axes: ParallelType
-    ) -> TensorView:
+    ) -> Self:
         """Give leaf axes parallel types: ``t.parallelize({0: ln.ParallelType.grid_x})``.
 
         By names of axes it is ``t.parallelize(do=ln.ParallelType.grid_x)``.
@@ -155,11 +180,8 @@ class ScheduleMethods:
 
         Source: nvFuser IterDomain::parallelize; TVM's ``bind``.
         """
-        from loopnest.schedule import transforms
 
-        return transforms.parallelize(_tensor(self), types, **axes)
-
-    def pin(self, axis: Axis) -> TensorView:
+    def pin(self, axis: Axis) -> Self:
         """Never inline past leaf axis `axis`, of this tensor or of a producer.
 
         Raises:
@@ -180,11 +202,8 @@ class ScheduleMethods:
 
         Source: nvFuser's ``uninlinable_ids`` of MaxPosCalculator.
         """
-        from loopnest.schedule import transforms
 
-        return transforms.pin(_tensor(self), axis)
-
-    def compute_at(self, consumer: TensorView, pos: Axis, recompute: bool = False) -> TensorView:
+    def compute_at(self, consumer: Self, pos: Axis, recompute: bool = False) -> Self:
         """Compute this tensor inside the leading `pos` loops of `consumer`.
 
         Before, two nests; after ``t.compute_at(y, 1)`` with y ``[i0, i1]``::
@@ -225,11 +244,8 @@ class ScheduleMethods:
 
         Source: nvFuser TensorView::computeAt and its design note; the rules of sched/docs/rules.md.
         """
-        from loopnest.schedule import compute_at
 
-        return compute_at.compute_at(_tensor(self), consumer, pos, recompute=recompute)
-
-    def inline_at(self, pos: Axis) -> TensorView:
+    def inline_at(self, pos: Axis) -> Self:
         """Share the leading `pos` loops with the consumers, without any replay.
 
         But for a tensor that is read in windows: it gets the tiles that these need in `pos` shared
@@ -252,11 +268,8 @@ class ScheduleMethods:
 
         Source: nvFuser TensorView::inlineAt.
         """
-        from loopnest.schedule import inlining
 
-        return inlining.inline_at(_tensor(self), pos)
-
-    def rfactor(self, axes: Axis | Sequence[Axis], refold: bool = False) -> TensorView:
+    def rfactor(self, axes: Axis | Sequence[Axis], refold: bool = False) -> Self:
         """Factor a reduction in two: a new tensor reduces some axes, this one the others.
 
         Before ``y [i0, r1, r2]``; after ``t = y.rfactor(1)``: ``t [i0, r1, i2]``, ``y [i0, r1]``,
@@ -286,11 +299,8 @@ class ScheduleMethods:
         Source: nvFuser TensorView::rFactor; Suriana et al., "Parallel Associative Reductions in
         Halide", CGO 2017.
         """
-        from loopnest.schedule import rfactor
 
-        return rfactor.rfactor(_tensor(self), axes, refold=refold)
-
-    def distribute(self, fragment: Fragment, axes: Sequence[Axis]) -> TensorView:
+    def distribute(self, fragment: Fragment, axes: Sequence[Axis]) -> Self:
         """Spread leaf axes over the lanes of a warp and their registers.
 
         The axes are split by the fragment's digits, put in order and merged, as by `split`,
@@ -318,11 +328,8 @@ class ScheduleMethods:
 
         Source: CuTe's layouts of threads and values (``TiledMMA``).
         """
-        from loopnest.schedule import instructed_tiles
 
-        return instructed_tiles.distribute(_tensor(self), fragment, axes)
-
-    def instruct(self, name: str, axes: Sequence[Axis]) -> TensorView:
+    def instruct(self, name: str, axes: Sequence[Axis]) -> Self:
         """Let a row of `ln.instructions` compute tiles of this reduction.
 
         The definition must be what the row says, a sum of products of casts, of tensors in
@@ -355,11 +362,8 @@ class ScheduleMethods:
 
         Source: Exo's ``replace`` by an instruction, checked as data instead of unified.
         """
-        from loopnest.schedule import instructed_tiles
 
-        return instructed_tiles.instruct(_tensor(self), name, axes)
-
-    def cache_after(self) -> TensorView:
+    def cache_after(self) -> Self:
         """Insert a copy between this tensor and its consumers; return the copy.
 
         Before ``x -> y``; after ``c = x.cache_after()``: ``x -> c -> y``. Applies to inputs too.
@@ -377,11 +381,8 @@ class ScheduleMethods:
 
         Source: nvFuser TensorView::cacheAfter; TVM's ``cache_read``.
         """
-        from loopnest.schedule import caching
 
-        return caching.cache_after(_tensor(self))
-
-    def cache_before(self) -> TensorView:
+    def cache_before(self) -> Self:
         """Let a new tensor compute what this one did, and this one copy it; return the new.
 
         Before ``x -> y``; after ``c = y.cache_before()``: ``x -> c -> y``. The new tensor is LOCAL
@@ -400,11 +401,8 @@ class ScheduleMethods:
 
         Source: nvFuser TensorView::cacheBefore; TVM's ``cache_write``.
         """
-        from loopnest.schedule import caching
 
-        return caching.cache_before(_tensor(self))
-
-    def cache_fork(self) -> TensorView:
+    def cache_fork(self) -> Self:
         """Of an output that other tensors use: return a copy that becomes the output.
 
         Before ``y (output) -> z``; after ``o = y.cache_fork()``: ``y -> o (output), y -> z``.
@@ -423,11 +421,8 @@ class ScheduleMethods:
 
         Source: nvFuser TensorView::cacheFork.
         """
-        from loopnest.schedule import caching
 
-        return caching.cache_fork(_tensor(self))
-
-    def new_launch(self) -> TensorView:
+    def new_launch(self) -> Self:
         """Let the loops that compute this tensor start the next launch of the kernel.
 
         They run in a launch after those of all that they read and that is computed elsewhere. Each
@@ -456,11 +451,8 @@ class ScheduleMethods:
 
         Source: nvFuser's segmented fusions (``SegmentedFusion``), cut where the user says.
         """
-        from loopnest.schedule import transforms
 
-        return transforms.new_launch(_tensor(self))
-
-    def atomic(self) -> TensorView:
+    def atomic(self) -> Self:
         """Let all threads fold into the memory of this reduction, by atomic operations.
 
         Its loops over what is reduced may then be bound to anything a launch has, and to
@@ -495,11 +487,8 @@ class ScheduleMethods:
 
         Source: Halide's ``Func::atomic``; CUDA C++ Programming Guide, "Atomic Functions".
         """
-        from loopnest.schedule import atomic_folds
 
-        return atomic_folds.atomic(_tensor(self))
-
-    def circular_buffer(self, stages: int, prefetch: int | None = None) -> TensorView:
+    def circular_buffer(self, stages: int, prefetch: int | None = None) -> Self:
         """Compute this LOCAL or SHARED tensor some iterations ahead of its consumers.
 
         Its buffer gets `stages` copies, which the innermost loop that it shares, launch dimensions
@@ -529,11 +518,8 @@ class ScheduleMethods:
 
         Source: nvFuser TensorView::circularBuffer; Halide's ``ring_buffer``.
         """
-        from loopnest.schedule import allocation_layout
 
-        return allocation_layout.circular_buffer(_tensor(self), stages, prefetch)
-
-    def move_by(self, name: str) -> TensorView:
+    def move_by(self, name: str) -> Self:
         """Let an instruction copy the elements of this tensor.
 
         "cp.async" copies to SHARED memory. Its copies are in flight: a thread begins them, works,
@@ -566,11 +552,8 @@ class ScheduleMethods:
 
         Source: CUDA C++ Programming Guide, "Asynchronous Data Copies"; PTX ISA, cp.async.
         """
-        from loopnest.schedule import instructed_tiles
 
-        return instructed_tiles.move_by(_tensor(self), name)
-
-    def swizzle(self, kind: Swizzle, a: Axis, b: Axis) -> TensorView:
+    def swizzle(self, kind: Swizzle, a: Axis, b: Axis) -> Self:
         """Let the element at leaf axes (a, b) of this SHARED tensor lie at (a, b ^ a).
 
         Loops stay as they are; columns of a tile then lie in different banks. It takes the place
@@ -596,15 +579,12 @@ class ScheduleMethods:
 
         Source: nvFuser TensorView::swizzle; the CUDA C++ Best Practices Guide on bank conflicts.
         """
-        from loopnest.schedule import allocation_layout
-
-        return allocation_layout.swizzle(_tensor(self), kind, a, b)
 
     def set_allocation(
         self,
         order: Sequence[Axis] | None = None,
         pad: Mapping[AxisKey, int] | None = None,
-    ) -> TensorView:
+    ) -> Self:
         """Lay out the buffer of this intermediate.
 
         Args:
@@ -629,6 +609,120 @@ class ScheduleMethods:
 
         Source: nvFuser's allocation domain; Halide's ``align_storage`` and ``reorder_storage``.
         """
-        from loopnest.schedule import allocation_layout
 
-        return allocation_layout.set_allocation(_tensor(self), order=order, pad=pad)
+
+@_declared
+class AllocationMethods:
+    """The primitives that lay out the buffer of one tensor."""
+
+    __slots__ = ()
+
+    def split(self, axis: Axis, factor: int | str | Expr, inner: bool = True) -> Self:
+        """Split an axis in two, as `TensorView.split` does.
+
+        Before ``[i0: 32, i1: 32]``; ``t.allocation_domain.split(1, 4)`` gives
+        ``[i0: 32, i1: 8, i2: 4]``.
+
+        Raises:
+            ScheduleError: an input or output; out of range; a bad factor; padded or swizzled.
+        """
+
+    def merge(self, axis: Axis, other: Axis | None = None) -> Self:
+        """Merge two axes into one, as `TensorView.merge` does.
+
+        Before ``[i0: 8, i1: 32]``; ``t.allocation_domain.merge(0)`` gives ``[i0: 256]``.
+
+        Raises:
+            ScheduleError: an input or output; out of range; the same axis twice; padded or
+                swizzled.
+        """
+
+    def reorder(self, order: Mapping[AxisKey, Axis] | Sequence[Axis] | int, *more: Axis) -> Self:
+        """Permute the axes in memory, as `TensorView.reorder` does.
+
+        Before ``[i0: 8, i1: 32]``; ``t.allocation_domain.reorder([1, 0])`` gives
+        ``[i0: 32, i1: 8]``.
+
+        Raises:
+            ScheduleError: an input or output; no permutation, or an axis out of range.
+        """
+
+    def pad(self, axis: Axis, count: int) -> Self:
+        """Add `count` unused elements to the extent of an axis.
+
+        Before ``[i0: 8, i1: 32]``; ``t.allocation_domain.pad(1, 1)`` gives
+        ``[i0: 8, i1: 32 + 1]``: rows are 33 elements apart.
+
+        Raises:
+            ScheduleError: an input or output; out of range; no int >= 0.
+        """
+
+    def swizzle(self, kind: Swizzle, a: Axis, b: Axis) -> Self:
+        """Let the element at axes (a, b) of a SHARED tensor lie at (a, b ^ a).
+
+        The extents are static powers of two; where axis `a` is longer, its low bits move axis `b`:
+        of 32 rows of 8 chunks, row 9 has chunk 0 where row 1 has it, at 1. Several swizzles follow
+        each other. Before ``[i0: 32, i1: 8, i2: 4]``;
+        ``t.allocation_domain.swizzle(ln.Swizzle.XOR, 0, 1)`` gives
+        ``[i0: 32, i1: 8 xor i0, i2: 4]``.
+
+        Raises:
+            ScheduleError: an input or output; not SHARED; out of range; the same axis twice; an
+                extent that is no static power of two.
+        """
+
+    def reset(self) -> Self:
+        """Let the buffer follow from the loops again, without order, padding and swizzles.
+
+        Raises:
+            ScheduleError: an input or output.
+        """
+
+
+@_declared
+class TensorMath:
+    """Operators of a tensor, and its copy."""
+
+    __slots__ = ()
+
+    def _operate(self, name: str, *operands: object) -> Self:
+        """Return what a pointwise function gives, of which one operand is this tensor."""
+
+    def _copied(self) -> Self:
+        """Return a tensor with the elements of this one."""
+
+    def __getitem__(self, key: object) -> Self:
+        """Return a part, by NumPy's basic indexing: ``tv[1:-1, ::-2, None, ..., 0]``."""
+
+    def __matmul__(self, other: Self) -> Self:
+        """Return the product of two matrices, or of two arrays of such."""
+
+    def __rmatmul__(self, other: Self) -> Self:
+        """Return the product of two matrices, of which this is the second."""
+
+
+@_declared
+class ScalarMath:
+    """Operators of a run-time scalar."""
+
+    __slots__ = ()
+
+    def _operate(self, name: str, *operands: object) -> Self:
+        """Return what a pointwise function gives; a tensor among its operands takes over."""
+
+
+@_declared
+class FusionMethods:
+    """What a fusion hands over: the primitive of all its tensors, and a declaration of data."""
+
+    def inline_most(self, tensors: object = None, *, replay: bool = False) -> None:
+        """Inline every tensor as deep as is legal, or those of a list; see `ln.inline_most`.
+
+        Raises:
+            ScheduleError: `tensors` are no tensors of this fusion.
+        """
+
+    def _declared_range(
+        self, indices: object, low: object, high: object, ascending: object
+    ) -> DataRange:
+        """Return what `Fusion.assume_range` declares."""

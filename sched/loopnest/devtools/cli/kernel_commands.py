@@ -183,7 +183,7 @@ def _variant(choice: CommandOptions, kernel: Kernel, scalar: bool) -> Kernel:
 
 def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str, scalar: bool) -> str:
     if stage == "math":
-        from loopnest.tensor.ops.math_text import math_text
+        from loopnest.tensor.fusion import math_text
 
         return math_text(fusion) + "\n"
     from loopnest.facade.kernel_class import lower

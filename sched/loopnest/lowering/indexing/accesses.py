@@ -42,9 +42,8 @@ from loopnest.scalar.expr import (
 from loopnest.scalar.templates import coordinates
 from loopnest.schedule.replay import match_leaves
 from loopnest.schedule.root_maps import Match
-from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, Read, TensorView
 
 
 @fast_init

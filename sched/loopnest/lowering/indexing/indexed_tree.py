@@ -44,8 +44,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import Index, all_of, loads
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_forest import LoopGroup
-from loopnest.tensor.definition import started_by
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, started_by
 
 
 def insert_allocations(nest: Nest, storage: dict[TensorView, TensorStorage]) -> Tree:

@@ -53,8 +53,7 @@ from loopnest.lowering.reductions.grid_reduction import GridReduction
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, TRUE, ZERO, Const, Expr, Index, LaunchIndex, Load, integer
 from loopnest.schedule.fold_order import carries
-from loopnest.tensor.definition import started_by
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, started_by
 
 JointLoops: TypeAlias = "tuple[tuple[Index, LoopSpec], ...]"
 """Loops over values that one exchange combines together, outermost first."""

@@ -76,11 +76,10 @@ from loopnest.scalar.expr import (
 )
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import coordinates
-from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.index_forms import index_form, moved, pointwise
 from loopnest.tensor.overlapping_tiles import Overlap, is_tile_loop, overlaps
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, Read, TensorView
 
 
 def owners(plan: LoopPlan, env: Environment, memory: Memory) -> Iterator[Expr]:

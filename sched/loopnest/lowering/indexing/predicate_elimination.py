@@ -68,8 +68,7 @@ from loopnest.scalar.expr import (
     walk,
 )
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import TracedReducer
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, TracedReducer
 
 
 class _Digit(NamedTuple):

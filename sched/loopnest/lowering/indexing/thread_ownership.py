@@ -28,8 +28,8 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, Index, LaunchIndex, Op, substitute, walk
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.schedule.loop_forest import LoopGroup
-from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain, Merge, Split
+from loopnest.tensor.tensor_view import started_by
 
 
 def check_readers(indexer: Indexer) -> None:

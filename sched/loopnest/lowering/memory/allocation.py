@@ -46,7 +46,6 @@ from loopnest.scalar.expr import ONE, ZERO, Expr, Index, free_indices, integer
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.instructed_tiles import has_lanes, lane_axis
 from loopnest.schedule.loop_forest import LoopGroup
-from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.layout_transforms import (
     is_power_of_two,
@@ -54,7 +53,7 @@ from loopnest.tensor.layout_transforms import (
     stored_axes,
     swizzles_of,
 )
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, started_by
 
 Places: TypeAlias = "Sequence[int]"
 """Leaf positions whose loops run while a buffer lives."""

@@ -33,7 +33,7 @@ from loopnest.scalar.expr import (
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import TracedReducer
+from loopnest.tensor.tensor_view import TracedReducer
 
 Values = tuple[Expr, ...]
 

@@ -20,11 +20,10 @@ from loopnest.scalar.expr import Const
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
 from loopnest.schedule.replay import match_leaves
-from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import State
 from loopnest.tensor.intents import Intent
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, started_by
 
 UNSWITCHED = "unswitch: "
 """How the reason of a test begins that decides those of an unswitch loop."""

@@ -27,8 +27,8 @@ from loopnest.proofs.program_model import Access, Site
 from loopnest.proofs.template_matching import Combined, Operand
 from loopnest.scalar.enums import MOST_THREADS
 from loopnest.scalar.expr import Const, Coordinate, Expr, loads
-from loopnest.tensor.definition import Scan, data_of
 from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
+from loopnest.tensor.tensor_view import Scan, data_of
 
 _SEED = 20231
 

@@ -1,6 +1,6 @@
 """Make TensorViews: the one place where the math creates tensors and their definitions.
 
-Values are templates (see `loopnest.tensor.definition`). The value of a pointwise operation or
+Values are templates (see `loopnest.tensor.tensor_view`). The value of a pointwise operation or
 reduction is in the tensor's compute type (float32 for a 16-bit tensor); that of a cast, and of what
 only moves or selects elements, is in the tensor's own type. Storing converts, once.
 
@@ -35,19 +35,18 @@ from loopnest.scalar.expr import (
     whole,
 )
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import AxisMap, Definition, Read, Scan, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain
-from loopnest.tensor.fusion import Fusion
-from loopnest.tensor.ops.operands import (
-    Operand,
-    OperandRefused,
-    ScalarOperand,
-    as_expr,
-    call_text,
-    require_tensor,
-    show,
+from loopnest.tensor.fusion import Fusion, Operand, ScalarOperand
+from loopnest.tensor.ops.operands import OperandRefused, as_expr, call_text, require_tensor, show
+from loopnest.tensor.tensor_view import (
+    AxisMap,
+    Definition,
+    Read,
+    Scan,
+    TensorView,
+    TracedReducer,
+    root_axis,
 )
-from loopnest.tensor.tensor_view import TensorView, root_axis
 
 Axis: TypeAlias = tuple[Expr, IterKind]
 """A root axis to be: its extent and kind."""

@@ -9,9 +9,9 @@ from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, bool_
 from loopnest.scalar.expr import Const, Expr, Op
 from loopnest.scalar.expr import cast as convert
-from loopnest.tensor.fusion import check_dtype
+from loopnest.tensor.fusion import ScalarOperand, check_dtype
 from loopnest.tensor.ops.construction import elementwise
-from loopnest.tensor.ops.operands import ScalarOperand, call_text, fusion_of, show
+from loopnest.tensor.ops.operands import call_text, fusion_of, require_flag, show
 from loopnest.tensor.tensor_view import TensorView
 
 T = TypeVar("T", TensorView, ScalarOperand)
@@ -74,9 +74,7 @@ def _said(saturate: object, rounding: object) -> str:
 
 
 def _check(call: str, dtype: DType, saturate: object, rounding: object) -> None:
-    if not isinstance(saturate, bool):
-        reason = f"saturate={show(saturate)} is no bool"
-        raise DefinitionError(call, reason, "use saturate=True or saturate=False")
+    require_flag(call, "saturate", saturate)
     if dtype.is_bool and (saturate or rounding is not None):
         raise DefinitionError(call, "a bool says whether a value is 0", "leave the choice out")
     allowed = list(_ROUNDINGS) if dtype.is_integer else ["nearest"]

@@ -25,7 +25,14 @@ from loopnest.tensor.ops.construction import (
     static,
     view,
 )
-from loopnest.tensor.ops.operands import call_text, common_type, fusion_of, kind_text, show
+from loopnest.tensor.ops.operands import (
+    call_text,
+    common_type,
+    fusion_of,
+    kind_text,
+    require_flag,
+    show,
+)
 from loopnest.tensor.ops.reducers import SUM
 from loopnest.tensor.ops.reductions import WIDE, fold
 from loopnest.tensor.ops.sliding_windows import (
@@ -174,9 +181,7 @@ def conv(
     apart = listed_ints(call, "dilation", dilation, rank, least=1)
     pairs = paddings(x, call, padding, rank)
     parts = _parts(call, x.fusion, groups)
-    if not isinstance(transposed, bool):
-        what = f"transposed={show(transposed)} is no bool"
-        raise DefinitionError(call, what, "use True or False")
+    require_flag(call, "transposed", transposed, "use True or False")
     if dtype is not None:
         _check_type(call, dtype)
     _check_channels(call, x, w, parts, transposed)

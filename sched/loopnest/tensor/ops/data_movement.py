@@ -9,7 +9,7 @@ from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ZERO, Const, Coordinate, Expr, Op, cast
-from loopnest.tensor.fusion import Fusion, check_dtype, current_fusion
+from loopnest.tensor.fusion import Fusion, Scalar, ScalarOperand, check_dtype, current_fusion
 from loopnest.tensor.ops.construction import (
     Axis,
     Demands,
@@ -21,14 +21,12 @@ from loopnest.tensor.ops.construction import (
     position,
 )
 from loopnest.tensor.ops.operands import (
-    OperandRefused,
-    Scalar,
-    ScalarOperand,
     as_expr,
     call_text,
     common_type,
     fusion_of,
     is_number,
+    refusing,
     require_tensor,
     scalar_of,
     show,
@@ -106,10 +104,8 @@ def _permutation(tv: TensorView, order: object) -> list[int]:
     hint = f"name each of the {rank} axes of {tv.name} once"
     if given is None:
         raise DefinitionError(call, "the order is not a tuple of ints", hint)
-    try:
+    with refusing(call):
         places = [position(tv, axis) for axis in given]
-    except OperandRefused as refused:
-        raise DefinitionError(call, refused.reason, refused.hint) from None
     if sorted(places) != list(range(rank)):
         raise DefinitionError(call, "the order is no permutation", hint)
     return places
@@ -282,10 +278,8 @@ def _call(name: str, operands: tuple[object, ...], dtype: object) -> str:
 
 
 def _exprs(call: str, values: tuple[Scalar, ...], dtype: DType) -> list[Expr]:
-    try:
+    with refusing(call):
         return [as_expr(value, dtype) for value in values]
-    except OperandRefused as refused:
-        raise DefinitionError(call, refused.reason, refused.hint) from None
 
 
 def fusion_of_scalars(call: str, operands: tuple[object, ...]) -> Fusion:
@@ -326,11 +320,9 @@ def sizes_of(fusion: Fusion, call: str, shape: object) -> list[Expr]:
         raise DefinitionError(call, f"the shape {show(shape)} is not a tuple of extents")
     sizes = [fusion.size(call, extent) for extent in given]
     demands = Demands(fusion.algebra)
-    try:
+    with refusing(call):
         for size in sizes:
             demands.at_most(ZERO, size, f"the extent {size} is negative")
-    except OperandRefused as refused:
-        raise DefinitionError(call, refused.reason, refused.hint) from None
     fusion.require(*demands.conditions)
     return sizes
 

@@ -30,7 +30,6 @@ from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, TRUE, ZERO, Arg, Const, Coordinate, Expr, Op, all_of, cast
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import Definition, Distinct, Read
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.index_forms import index_form
 from loopnest.tensor.ops import conversions, pointwise, reducers
@@ -48,16 +47,16 @@ from loopnest.tensor.ops.construction import (
 )
 from loopnest.tensor.ops.data_movement import Extent, broadcast, iota
 from loopnest.tensor.ops.operands import (
-    OperandRefused,
     call_text,
     fusion_of,
     kind_text,
+    refusing,
     require_tensor,
     show,
 )
 from loopnest.tensor.ops.pointwise import ge, logical_and, lt
 from loopnest.tensor.ops.slices import slice as sliced
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, Distinct, Read, TensorView
 
 _MODES = ("raise", "clip", "wrap")
 
@@ -176,10 +175,8 @@ def checked_indices(name: str, call: str, tv: object, indices: object, axis: obj
     if indices.dtype not in dtypes.INTEGERS:
         hint = "indices are integers; convert them by ln.cast"
         raise DefinitionError(call, f"{indices.name} is {indices.dtype}", hint)
-    try:
+    with refusing(call):
         return position(tensor, axis)
-    except OperandRefused as refused:
-        raise DefinitionError(call, refused.reason, refused.hint) from None
 
 
 def same_rank(call: str, tv: TensorView, indices: TensorView) -> None:
@@ -200,13 +197,11 @@ def fitting(call: str, tv: TensorView, indices: TensorView, place: int) -> None:
         DefinitionError: they are at any sizes.
     """
     demands = Demands(tv.fusion.algebra)
-    try:
+    with refusing(call):
         for number, (mine, other) in enumerate(zip(tv.sizes, indices.sizes, strict=True)):
             if number != place:
                 reason = f"along axis {number} {indices.name} has {other}, {tv.name} {mine}"
                 demands.at_most(other, mine, reason, "the indices are no larger there")
-    except OperandRefused as refused:
-        raise DefinitionError(call, refused.reason, refused.hint) from None
     tv.fusion.require(*demands.conditions)
 
 
@@ -224,10 +219,8 @@ def _index(
     if mode == "raise":
         return found
     demands = Demands(algebra)
-    try:
+    with refusing(call):
         demands.at_most(ONE, size, f"axis {place} of {tv.name} is empty", "it has no nearest index")
-    except OperandRefused as refused:
-        raise DefinitionError(call, refused.reason, refused.hint) from None
     tv.fusion.require(*demands.conditions)
     if mode == "wrap":
         return algebra.mod(found, size)

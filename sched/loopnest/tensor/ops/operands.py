@@ -7,21 +7,17 @@ they take the type of the others (NEP 50); alone they are bool, int32 or float32
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeGuard
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeGuard
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const, Expr, cast
-from loopnest.scalar.operators import Operators
-from loopnest.tensor.fusion import Fusion, current_fusion
+from loopnest.tensor.fusion import Fusion, Number, Operand, Scalar, ScalarOperand, current_fusion
 from loopnest.tensor.intents import take_back
 from loopnest.tensor.tensor_view import TensorView
-
-Number: TypeAlias = "bool | int | float"
-Scalar: TypeAlias = "ScalarOperand | Expr | bool | int | float"
-Operand: TypeAlias = "TensorView | ScalarOperand | Expr | bool | int | float"
 
 _FLOAT_RANGE = {dtypes.float32: float.fromhex("0x1.ffffffp+127"), dtypes.float64: float("inf")}
 """From this magnitude on a literal rounds to infinity."""
@@ -35,42 +31,20 @@ class OperandRefused(Exception):
         self.reason, self.hint = reason, hint
 
 
-class ScalarOperand(Operators["Scalar", "ScalarOperand"]):
-    """A run-time scalar argument of a fusion, or an expression of such; no TensorView.
+def require_flag(call: str, name: str, value: object, hint: str = "") -> None:
+    """Refuse what is no bool, given to call `call` as `name`."""
+    if not isinstance(value, bool):
+        allowed = hint or f"use {name}=True or {name}=False"
+        raise DefinitionError(call, f"{name}={show(value)} is no bool", allowed)
 
-    With another scalar or a number it gives a scalar again, with a TensorView a TensorView. Each
-    operation of a 16-bit scalar rounds once, as that of a tensor does.
-    """
 
-    __slots__ = ("expr", "fusion")
-
-    def __init__(self, expr: Expr, fusion: Fusion) -> None:
-        self.expr, self.fusion = expr, fusion
-
-    @property
-    def dtype(self) -> DType:
-        """The type of the value."""
-        return self.expr.dtype
-
-    def __repr__(self) -> str:
-        return f"<scalar {self.expr}: {self.dtype}>"
-
-    def __str__(self) -> str:
-        return str(self.expr)
-
-    def __bool__(self) -> bool:
-        raise DefinitionError(
-            str(self), "a scalar has no truth value before the launch", "use ln.where(cond, a, b)"
-        )
-
-    def _operate(self, name: str, *operands: object) -> ScalarOperand:
-        from loopnest.tensor.ops import pointwise
-
-        if isinstance(operands[-1], TensorView):
-            reflected: ScalarOperand = NotImplemented  # that of the TensorView takes over
-            return reflected
-        function: Callable[..., ScalarOperand] = getattr(pointwise, name)
-        return function(*operands)
+@contextmanager
+def refusing(call: str) -> Iterator[None]:
+    """Let what is refused inside be the error of a call."""
+    try:
+        yield
+    except OperandRefused as refused:
+        raise DefinitionError(call, refused.reason, refused.hint) from None
 
 
 def is_number(value: object) -> TypeGuard[Number]:

@@ -16,18 +16,11 @@ from loopnest.base.errors import DefinitionError, LoopnestError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType, bool_, float32, int64
 from loopnest.scalar.expr import Arg, Const, Expr, Op, cast, substitute, two_sides, walk
-from loopnest.tensor.definition import TracedReducer
-from loopnest.tensor.fusion import Fusion, as_identifier
+from loopnest.tensor.fusion import Fusion, Number, ScalarOperand, as_identifier
 from loopnest.tensor.ops import reducers
-from loopnest.tensor.ops.operands import (
-    Number,
-    OperandRefused,
-    ScalarOperand,
-    is_number,
-    literal,
-    show,
-)
+from loopnest.tensor.ops.operands import OperandRefused, is_number, literal, show
 from loopnest.tensor.ops.reducers import Family, Types
+from loopnest.tensor.tensor_view import TracedReducer
 
 Parts: TypeAlias = "tuple[ScalarOperand, ...]"
 

@@ -22,12 +22,10 @@ from loopnest.scalar.expr import Const, Expr, Op
 from loopnest.scalar.expr import cast as convert
 from loopnest.scalar.function_docs import ROWS, types
 from loopnest.scalar.op_table import FUNCTIONS
+from loopnest.tensor.fusion import Operand, Scalar, ScalarOperand
 from loopnest.tensor.ops.construction import elementwise
 from loopnest.tensor.ops.operands import (
-    Operand,
     OperandRefused,
-    Scalar,
-    ScalarOperand,
     call_text,
     common_type,
     fusion_of,

@@ -15,17 +15,10 @@ from loopnest.base.errors import DefinitionError, kind_of
 from loopnest.scalar.dtypes import DType, bool_, float32, index, int64, uint32
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ZERO, Const, Coordinate, Expr, Op, cast, whole
-from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.fusion import Fusion, Scalar, ScalarOperand
 from loopnest.tensor.ops.construction import Axis, axes_of, define, elementwise
 from loopnest.tensor.ops.data_movement import Extent, fusion_of_scalars, root_axes, sizes_of
-from loopnest.tensor.ops.operands import (
-    Scalar,
-    ScalarOperand,
-    call_text,
-    fusion_of,
-    is_number,
-    require_tensor,
-)
+from loopnest.tensor.ops.operands import call_text, fusion_of, is_number, require_tensor
 from loopnest.tensor.tensor_view import TensorView
 
 Seed: TypeAlias = "ScalarOperand | int"

@@ -21,12 +21,11 @@ from typing import TypeAlias
 from loopnest.scalar.dtypes import DType, bool_
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op, substitute, two_sides, walk
-from loopnest.tensor.definition import Scan, TracedReducer
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import Axis, define_tuple
 from loopnest.tensor.ops.data_movement import squeeze
 from loopnest.tensor.ops.own_reducers import Reducer
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Scan, TensorView, TracedReducer
 
 _Parts: TypeAlias = "tuple[int, ...]"
 

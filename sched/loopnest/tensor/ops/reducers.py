@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from loopnest.scalar.dtypes import DType, bool_, int64
 from loopnest.scalar.expr import Const, Expr, Op, cast, two_sides
-from loopnest.tensor.definition import TracedReducer
+from loopnest.tensor.tensor_view import TracedReducer
 
 Types: TypeAlias = "tuple[DType, ...]"
 Combine: TypeAlias = Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Expr, ...]]

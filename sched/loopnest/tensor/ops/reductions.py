@@ -23,7 +23,6 @@ from loopnest.base.errors import DefinitionError
 from loopnest.scalar.dtypes import INTEGERS, DType, bool_, float32, float64, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op, cast
-from loopnest.tensor.definition import AxisMap, Read
 from loopnest.tensor.fusion import check_dtype
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
@@ -34,9 +33,9 @@ from loopnest.tensor.ops.construction import (
     insert_axes,
     normalized_axes,
 )
-from loopnest.tensor.ops.operands import call_text, is_number, show
+from loopnest.tensor.ops.operands import call_text, is_number, require_flag, show
 from loopnest.tensor.ops.reducers import Family
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import AxisMap, Read, TensorView
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -352,11 +351,7 @@ def checked_axes(
     """
     axes = normalized_axes(name, tv, axis, said)
     if not isinstance(keepdims, bool):
-        raise DefinitionError(
-            call_text(name, (tv,), f"keepdims={show(keepdims)}"),
-            f"keepdims={show(keepdims)} is no bool",
-            "use keepdims=True or keepdims=False",
-        )
+        require_flag(call_text(name, (tv,), f"keepdims={show(keepdims)}"), "keepdims", keepdims)
     return axes
 
 

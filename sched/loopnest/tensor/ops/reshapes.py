@@ -21,13 +21,12 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, Op, Symbol, walk, whole
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import AxisMap, Definition, Read
 from loopnest.tensor.domain import IterDomain, Merge, Split, TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.construction import define, named_size, position
 from loopnest.tensor.ops.data_movement import root_axes
-from loopnest.tensor.ops.operands import OperandRefused, call_text, require_tensor, show
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.ops.operands import call_text, refusing, require_tensor, show
+from loopnest.tensor.tensor_view import AxisMap, Definition, Read, TensorView
 
 Extent: TypeAlias = "int | str | Expr"
 
@@ -88,10 +87,8 @@ def flatten(tv: TensorView, start: int = 0, stop: int = -1) -> TensorView:
     if not sizes:
         return _reshaped("flatten", call_text("flatten", (tv,)), tv, (1,))
     call = call_text("flatten", (tv,), f"start={start!r}, stop={stop!r}")
-    try:
+    with refusing(call):
         first, last = position(tv, start), position(tv, stop)
-    except OperandRefused as refused:
-        raise DefinitionError(call, refused.reason, refused.hint) from None
     if last < first:
         what, hint = f"axis {last} stands before axis {first}", "stop is the last axis taken in"
         raise DefinitionError(call, what, hint)

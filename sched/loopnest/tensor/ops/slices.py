@@ -15,7 +15,6 @@ from loopnest.base.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import ZERO, Arg, Expr, Op, Symbol, cast, integer, walk, whole
-from loopnest.tensor.definition import Read
 from loopnest.tensor.ops.construction import (
     Axis,
     Demands,
@@ -40,7 +39,7 @@ from loopnest.tensor.ops.operands import (
     require_tensor,
     show,
 )
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Read, TensorView
 
 Bound: TypeAlias = "int | str | Expr | None"
 """A bound of a slice: an int, a size symbol by name, a size expression, or None for the end."""

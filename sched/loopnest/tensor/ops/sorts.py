@@ -36,7 +36,6 @@ from loopnest.scalar.expr import (
     integer,
     whole,
 )
-from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
     Axis,
@@ -52,7 +51,7 @@ from loopnest.tensor.ops.gathers import gather
 from loopnest.tensor.ops.operands import call_text, fusion_of, require_tensor, show
 from loopnest.tensor.ops.slices import slice, stack
 from loopnest.tensor.ops.tuple_reductions import element_number, folded
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, Read, Scan, TensorView, TracedReducer
 
 SHORT = 64
 """Rows of so many elements are sorted by counting."""

@@ -33,7 +33,6 @@ from loopnest.scalar.expr import (
     substitute,
 )
 from loopnest.scalar.templates import coordinates
-from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.construction import (
@@ -44,9 +43,9 @@ from loopnest.tensor.ops.construction import (
     normalized_axes,
 )
 from loopnest.tensor.ops.data_movement import Extent
-from loopnest.tensor.ops.operands import call_text, require_tensor, show
+from loopnest.tensor.ops.operands import call_text, require_flag, require_tensor, show
 from loopnest.tensor.ops.slices import flip
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import Definition, Read, TensorView
 
 State: TypeAlias = "TensorView | tuple[TensorView, ...]"
 _Past: TypeAlias = tuple[TensorView, ...]
@@ -144,8 +143,7 @@ def recur(
 def _check_flags(call: str, keep: object, reverse: object, depth: object, sliced: bool) -> None:
     if keep not in ("all", "last"):
         raise DefinitionError(call, f"keep={show(keep)} is neither", 'use "all" or "last"')
-    if not isinstance(reverse, bool):
-        raise DefinitionError(call, f"reverse={show(reverse)} is no bool", "use True or False")
+    require_flag(call, "reverse", reverse, "use True or False")
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
         raise DefinitionError(call, f"depth={show(depth)} is no depth", "use an int of 1 or more")
     if reverse and depth > 1:

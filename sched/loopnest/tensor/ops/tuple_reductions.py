@@ -22,7 +22,7 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType, bool_, float32, int32, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Const, Coordinate, Expr, Op, cast, walk
-from loopnest.tensor.definition import AxisMap, Read, Scan, TracedReducer
+from loopnest.tensor.fusion import Number, Operand, ScalarOperand
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
     Axis,
@@ -34,14 +34,12 @@ from loopnest.tensor.ops.construction import (
     normalized_axes,
 )
 from loopnest.tensor.ops.operands import (
-    Number,
-    Operand,
-    OperandRefused,
-    ScalarOperand,
     as_expr,
     call_text,
     fusion_of,
     is_number,
+    refusing,
+    require_flag,
     show,
     with_sizes,
 )
@@ -51,7 +49,7 @@ from loopnest.tensor.ops.recurrences import Recurrences
 from loopnest.tensor.ops.reducers import Family
 from loopnest.tensor.ops.reductions import WIDE, checked_axes, documented, keep_axes, squeezed
 from loopnest.tensor.ops.slices import flip
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import AxisMap, Read, Scan, TensorView, TracedReducer
 
 _Axes: TypeAlias = "int | Sequence[int] | None"
 
@@ -314,11 +312,8 @@ def _typed(value: Operand) -> DType:
 
 def _scalar(reducer: Reducer, value: Operand, dtype: DType) -> Expr:
     assert not isinstance(value, TensorView)
-    try:
+    with refusing(call_text("reduce", (reducer.name, value))):
         return as_expr(value, dtype)
-    except OperandRefused as refused:
-        call = call_text("reduce", (reducer.name, value))
-        raise DefinitionError(call, refused.reason, refused.hint) from None
 
 
 def _folded(
@@ -534,8 +529,4 @@ def _axis(name: str, tv: TensorView, axis: object) -> tuple[int, ...]:
 
 def _require_flags(name: str, exclusive: object, reverse: object) -> None:
     for flag, value in (("exclusive", exclusive), ("reverse", reverse)):
-        if not isinstance(value, bool):
-            text = f"{flag}={show(value)}"
-            raise DefinitionError(
-                f"{name}({text})", f"{text} is no bool", f"use {flag}=True or {flag}=False"
-            )
+        require_flag(f"{name}({flag}={show(value)})", flag, value)

@@ -1,0 +1,70 @@
+"""The methods that `tensor/schedule_methods` declares are there, as they are declared."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from inspect import Parameter, signature, unwrap
+from pathlib import Path
+
+import pytest
+
+import loopnest as ln
+from loopnest.tensor.schedule_methods import DECLARED, AllocationMethods, ScheduleMethods
+
+PRIMITIVES = [
+    pytest.param(methods, name, id=f"{methods.__name__}.{name}")
+    for methods in (AllocationMethods, ScheduleMethods)
+    for name in DECLARED[methods]
+]
+
+
+def parameters(function: object) -> list[tuple[str, object]]:
+    assert callable(function)
+    found = [*signature(unwrap(function)).parameters.values()][1:]
+    return [(p.name, p.default) for p in found if p.kind is not Parameter.VAR_KEYWORD]
+
+
+@pytest.mark.parametrize(("methods", "name"), PRIMITIVES)
+def test_a_primitive_takes_what_is_declared(methods: type, name: str) -> None:
+    assert ln.TensorView
+    made, declared = getattr(methods, name), DECLARED[methods][name]
+    assert parameters(made) == parameters(declared)
+    assert made.__doc__ == declared.__doc__
+
+
+@pytest.mark.parametrize("methods", DECLARED, ids=lambda methods: methods.__name__)
+def test_all_that_is_declared_is_fulfilled(methods: type) -> None:
+    assert ln.TensorView
+    assert DECLARED[methods].keys() <= vars(methods).keys()
+
+
+def test_a_fusion_from_a_file_has_its_methods(tmp_path: Path) -> None:
+    """Also where nothing else of the package was used before."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (8, 8), ln.float32)
+        f.output(x * 2.0, "y")
+    (tmp_path / "f").write_bytes(pickle.dumps(f))
+    code = f"import pickle; f = pickle.load(open({str(tmp_path / 'f')!r}, 'rb'))\n"
+    code += "f['y'].split(0, 4); print(f['x'][1:], f['y'])"
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert shown == (
+        "T2 float32 local [i0: 7, i1: 8] compute_at=0 produced_at=0 "
+        "y float32 global [i0: 2, i1: 4, i2: 8] compute_at=0 produced_at=0\n"
+    )
+
+
+def test_arguments_by_place_and_by_name_are_one_call() -> None:
+    def shown(second: bool) -> tuple[str, str]:
+        with ln.Fusion("k") as f:
+            x = f.input("x", (8, 8), ln.float32)
+            y = f.output(x * 2.0, "y")
+        y.split(axis=0, factor=4, inner=False) if second else y.split(0, 4, False)
+        with pytest.raises(ln.ScheduleError) as error:
+            y.split(factor=0, axis=1) if second else y.split(1, 0)
+        return str(error.value), str(f.trace)
+
+    assert shown(True) == shown(False)
+    assert shown(True)[0].startswith("y.split(axis=1, factor=0): ")
