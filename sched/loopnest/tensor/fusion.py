@@ -21,8 +21,7 @@ from loopnest.scalar.contradictions import contradiction
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType, int64, listed
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import ONE, Expr, ScalarParam, Symbol, cast, integer, walk, whole
-from loopnest.scalar.expr_text import TEXT
+from loopnest.scalar.expr import ONE, TEXT, Expr, ScalarParam, Symbol, cast, integer, walk, whole
 from loopnest.scalar.facts import Facts, size_expression
 from loopnest.scalar.op_table import OPS
 from loopnest.scalar.operators import Operators

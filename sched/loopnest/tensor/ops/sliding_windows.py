@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar.expr import ONE, ZERO, Const, Coordinate, Expr, cast, integer, whole
+from loopnest.tensor.fusion import Scalar, ScalarOperand
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
     Axis,
@@ -27,8 +28,6 @@ from loopnest.tensor.ops.construction import (
 )
 from loopnest.tensor.ops.operands import (
     OperandRefused,
-    Scalar,
-    ScalarOperand,
     as_expr,
     call_text,
     is_number,
