@@ -32,7 +32,6 @@ from loopnest.lowering.indexing.predicates import (
     common_terms,
     lift,
     seal,
-    under_one_test,
     uses,
 )
 from loopnest.lowering.loops.guarded_tree import Guarded, ThreadData, Tree, TreeItem
@@ -202,8 +201,6 @@ def _loop_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
     assert tree.spec is not None
     pieces = _pieces(tree, lifted)
     outside = {} if lifted is None else lift(pieces, tree.var, tree.spec.parallel, lifted)
-    if lifted is not None:
-        under_one_test(pieces)
     loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
     made = _both_outside(loop) if tree.spec.parallel is ParallelType.vectorize else loop
     if tree.spec.tile is not None:

@@ -40,30 +40,28 @@ def lift(
 ) -> dict[Expr, PredicateTerm]:
     """Take out of `pieces`, the body of the loop over `var`, the terms that can stand outside.
 
+    All of the body is under the others that those pieces have that leave something. What is only
+    set in front of them, to the identity of a reduction, needs no test (rule 37).
+
     A test of data that each thread stores for itself stays in a loop over such threads that some
     threads do not run, or whose other tests keep some out: those may have no data.
     """
-    common = {c: t for c, t in _common(pieces).items() if not uses(c, var)}
+    inside = _common(pieces)
+    common = {c: t for c, t in inside.items() if not uses(c, var)}
     tested = any(uses(condition, var) for p in pieces for condition in p.terms)
     if tested or not data.covers(parallel, var.extent):
         common = {c: t for c, t in common.items() if not data.lacks(c, parallel)}
-    return _taken_out(pieces, common)
+    _taken_out(pieces, common)
+    rest = {c: t for c, t in inside.items() if c not in common}
+    for piece in dropwhile(_is_set, pieces) if rest else ():
+        if not isinstance(piece.statement, Allocate):
+            piece.terms = {**rest, **piece.terms}
+    return common
 
 
 def common_terms(pieces: Sequence[GuardedPiece]) -> dict[Expr, PredicateTerm]:
     """Take out of `pieces`, the body of a statement that is no loop, the terms that all have."""
     return _taken_out(pieces, _common(pieces))
-
-
-def under_one_test(pieces: Sequence[GuardedPiece]) -> None:
-    """Put all of `pieces`, the body of a loop, under the terms of those that leave something.
-
-    What is only set in front of them, to the identity of a reduction, needs no test (rule 37).
-    """
-    common = _common(pieces)
-    for piece in dropwhile(_is_set, pieces):
-        if not isinstance(piece.statement, Allocate):
-            piece.terms = {**common, **piece.terms}
 
 
 def _is_set(piece: GuardedPiece) -> bool:
@@ -79,6 +77,8 @@ def _common(pieces: Sequence[GuardedPiece]) -> dict[Expr, PredicateTerm]:
     What is computed for registers that the body makes is there for the other pieces alone: where
     none of these counts, it need not be computed.
     """
+    if not any(piece.terms for piece in pieces):
+        return _NONE
     made = {p.statement.storage for p in pieces if isinstance(p.statement, Allocate)}
     own = {buffer for buffer in made if buffer.memory is Memory.LOCAL}
     bound = [
