@@ -1,6 +1,6 @@
 """Replay: give one tensor the leading loops of a neighbour (replayPasC, replayCasP).
 
-Both directions follow one correspondence of axes (`axis_match`): what the leading axes of the one
+Both directions follow one correspondence of axes (`root_maps`): what the leading axes of the one
 need is replayed on the other, and the domain is put together anew.
 
 Source: the algorithm follows nvFuser's TransformReplay (csarofeen/pytorch
