@@ -106,7 +106,7 @@ class LoweringPass:
 
     Args:
         name: as `Kernel.stages` and ``loopnest dump --stage`` call it.
-        module: below `lower/`; its docstring says what the pass requires and ensures, with a small
+        module: in `lowering`; its docstring says what the pass requires and ensures, with a small
             nest before and after it.
         result: what the pass adds, in a few words.
         why: the reason for its place in the order.
