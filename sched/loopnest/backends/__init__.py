@@ -15,5 +15,5 @@ In comes a `kir.Program`; out go its text, and a kernel that runs on arrays. Thr
 3. Calls. `compiled_kernel` checks arguments, plans a launch (`loopnest.launch`) and runs it;
    `ready_call` is the short way of a call that is like an earlier one, by `cpu/host_call` one call
    of C. `cpu/c_target` and `cuda/cuda_target` are the executables, `cuda/driver` moves memory and
-   launches.
+   launches. `interpret` is the target that runs a nest on the machine of `loopnest.lane_machine`.
 """

@@ -4,6 +4,9 @@ In comes a `Kernel` and the value of each size; out comes a `Profile`: bytes and
 memory beside those that must move, wavefronts of SHARED memory and conflicts of banks, barriers,
 arithmetic, registers, how many blocks a multiprocessor holds, and bounds of the time on a GPU.
 
+The three types to know: `kernel_profile.Profile`, `launch_counts.LaunchCounts` (what one launch
+does) and `devices.GpuModel` (what a GPU can do).
+
 The way of the data: `iteration_classes` finds which iterations of a loop cost the same;
 `launch_counts` walks through a launch with one of each, and counts; `devices` has what GPUs can
 do; `kernel_profile` puts these together and shows them; `cost_limits` pins them as a test. Nothing

@@ -28,9 +28,12 @@ The way of the data:
    arrays of points (`point_arrays`).
 5. `collectives` executes what threads do together; `witness` names who and where for a `report`.
 
+Steps 3 and 4 both ask `wide_accesses` where vectors stand, and `out_of_domain` what holds beyond
+the end of a tensor.
+
 Beside it, `barrier_necessity` asks which barriers are superfluous, `bit_claims` whether results
-have the same bits, `value_comparison` whether a value of another form is equal, and `size_cover`
-whether kernels that are chosen by size cover all sizes.
+have the same bits (from the order of their `fold_steps`), `value_comparison` whether a value of
+another form is equal, and `size_cover` whether kernels that are chosen by size cover all sizes.
 """
 
 from loopnest.proofs.barrier_necessity import superfluous_barriers, wide_barriers

@@ -1,7 +1,7 @@
 """What is computed outside of a tensor, where filled copies hold constants.
 
 A reduction may run over points beyond its domain where what it reads there is such that it adds the
-reducer's identity (`lower.fills`).
+reducer's identity (`loopnest.lowering.indexing.predicate_elimination` makes such nests).
 """
 
 from __future__ import annotations

@@ -1,17 +1,20 @@
 """Automatic schedules: `auto_schedule(fusion, target)`.
 
 In comes a fusion that is math alone, out goes the same one under a schedule of public primitives.
-Schedulers know no operation: `iteration_space` says which axes its tensors share, read and fold,
-`scheduler_table` asks one after the other whether it accepts them, a user's own first. Types to
-know: `IterationSpace`, `LabelledAxes` (`loop_shapes`: the same loops for tensors of other axes, by
-label) and `Processor`.
+The three types to know: `iteration_space.IterationSpace` (which axes the tensors share, read and
+fold), `loop_shapes.LabelledAxes` (axes by label, so that tensors of other axes get the same loops),
+`processor_facts.Processor` (all that a schedule may know of the machine).
+
+The way of the data: `scheduler_table` asks one scheduler after the other whether it accepts the
+fusion, a user's own first; the first that does schedules it. Schedulers know no operation: they ask
+the iteration space alone.
 
 Each scheduler is a file to read as an example: `pointwise_loops` (gathers too), `fold_loops` (sums,
 softmax, norms), `contraction_loops` (products of matrices, convolutions, with operands that are
-computed on the way), `convolution_loops` (convolutions of many channels on a CPU), `window_loops`
-(pooling), `scan_loops`, `scatter_loops`, `sort_loops`, `transpose_loops`. What none of these takes
-as a whole goes in stages (`composed_stages`), each by the one that takes it; `stage_loops` has the
-loops of the rest.
+computed on the way; `contraction_parts` finds these), `convolution_loops` (convolutions of many
+channels on a CPU), `window_loops` (pooling), `scan_loops`, `scatter_loops`, `sort_loops`,
+`transpose_loops`. What none of these takes as a whole goes in stages (`composed_stages`), each by
+the one that takes it; `stage_loops` has the loops of the rest.
 """
 
 from loopnest.schedulers.processor_facts import Processor

@@ -1,10 +1,19 @@
 """PyTorch: `torch.compile(model, backend="loopnest")`, and kernels as operators of torch.
 
-Data. AOTAutograd hands over graphs of ATen operators (`dynamo_backend`, which says which of them
-torch takes apart first, and measures which of them torch's libraries compute). `aten_graph` makes a
-graph of loopnest's of one, by the rules of `aten_arithmetic` and `aten_movement`, which stand in
-the table `aten_table`; what has no rule is a call of torch (`torch_calls`). `compiled_program` runs
-its plan on tensors (`tensor_arrays`).
+In comes a graph of ATen operators, as torch's AOTAutograd hands it over, or one scheduled kernel;
+out goes a function of torch's tensors, or an operator of torch.
+
+The three types to know: `aten_table.Call` (an operator with its arguments, which a rule makes nodes
+of), `aten_graph.AtenGraph` (a graph that was translated), `compiled_program.CompiledProgram` (the
+function that torch calls).
+
+The way of the data: `dynamo_backend` is given the graph; it says which operators torch takes apart
+first, and measures which of them torch's libraries compute. `aten_graph` makes a graph of
+loopnest's of it: `input_layouts` says how inputs lie in memory, `symbolic_sizes` makes size
+expressions of torch's, and `aten_table` holds the rules of operators, which `aten_arithmetic` and
+`aten_movement` write. What has no rule is a call of torch (`torch_calls`). `compiled_program` has
+`loopnest.graph_kernels` make kernels and a plan, and runs that on tensors (`tensor_arrays`).
+`custom_op` is a way of its own: one kernel as an operator.
 
 Needs PyTorch: ``pip install loopnest[torch]``. `import loopnest` does not import torch.
 """
