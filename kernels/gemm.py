@@ -341,7 +341,7 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
     right.reorder({-3: -1})  # [..., 2, lanes, registers, 2]: two tiles a move
     lanes = 16 // left.dtype.size
     for name, tile, held in zip(("a", "b"), slices, (left, right), strict=True):
-        along_k = str(f[name].shape[-1]) == "K"
+        along_k = f[name].axis("K") == f[name].axis(-1)
         if not along_k:
             tile.reorder({-1: -2})
         layout = tile.allocation_domain

@@ -316,6 +316,19 @@ class FixedSizes(ln.Fusion):
     def size(self, call: str, extent: object) -> Any:
         return super().size(call, self.fixed.get(extent, extent))  # type: ignore[call-overload]
 
+    def input(
+        self,
+        name: str,
+        shape: Sequence[Any],
+        dtype: ln.DType,
+        strides: Sequence[int | str | None] | None = None,
+        names: Sequence[str | None] | None = None,
+    ) -> ln.TensorView:
+        """Declare an input whose axes are called as its sizes were."""
+        once = [size if shape.count(size) == 1 else None for size in shape]
+        called = [size if isinstance(size, str) else None for size in once]
+        return super().input(name, shape, dtype, strides, called if names is None else names)
+
     def assume(self, condition: str) -> None:
         """Ignore the assumption: the sizes are known."""
 
