@@ -416,8 +416,6 @@ def __getattr__(name: str) -> object:
         hint = f"; it is called ln.{ours} here" if ours else ""
         raise AttributeError(f"module 'loopnest' has no attribute '{name}'{hint}")
     module = import_module(source)
-    if source.startswith("loopnest.tensor."):
-        import_module("loopnest.schedule")  # which fulfils the methods of tensors
     value: object = getattr(module, name, module)
     globals()[name] = value
     return value

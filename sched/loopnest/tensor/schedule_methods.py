@@ -2,8 +2,7 @@
 
 A primitive is a function of `loopnest.schedule`, an operator one of `tensor.ops`; users call them
 on the tensor. Here they are declared for readers and type checkers, with their docstrings. What a
-room has made is put in their place when it is loaded (`fulfil`), which the use of any public name
-of the math does; before that the methods are not there.
+room has made is put in their place when it is loaded (`fulfil`), which the first call of one does.
 """
 
 # mypy: disable-error-code="empty-body"
@@ -11,6 +10,8 @@ of the math does; before that the methods are not there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from importlib import import_module
 from inspect import signature
 from types import FunctionType, ModuleType
 from typing import Self, TypeVar
@@ -28,12 +29,21 @@ DECLARED: dict[type, dict[str, FunctionType]] = {}
 
 
 def _declared(methods: C) -> C:
-    """Take the methods of a class out of it until they are fulfilled."""
+    """Let each method of a class load what fulfils it, when it is called before it is there."""
     found = {name: f for name, f in vars(methods).items() if isinstance(f, FunctionType)}
-    for name in found:
-        delattr(methods, name)
+    for name, declared in found.items():
+        setattr(methods, name, _loading(methods, declared))
     DECLARED[methods] = found
     return methods
+
+
+def _loading(methods: type, declared: FunctionType) -> Callable[..., object]:
+    @wraps(declared)
+    def load(*args: object, **kwargs: object) -> object:
+        import_module("loopnest.schedule")
+        return getattr(methods, declared.__name__)(*args, **kwargs)
+
+    return load
 
 
 def fulfil(methods: type, *modules: ModuleType, **functions: Callable[..., object]) -> None:
