@@ -233,7 +233,12 @@ def _constraint(equal_: bool, parts: Iterable[tuple[Value, int]]) -> Condition:
     if not all(isinstance(atom, str) for atom, _ in value):
         found = next((atom for atom in _parts(value) if isinstance(atom, Extreme)), None)
     if found is not None:
-        return any_of([_where(found, n, equal_, value) for n in range(len(found.args))])
+        count = dict(value).get(found, 0)
+        if equal_ or not count or [*_parts(value)].count(found) > 1:
+            return any_of([_where(found, n, equal_, value) for n in range(len(found.args))])
+        each = [_constraint(False, [(_put(value, {found: arg}), 1)]) for arg in found.args]
+        # A sum is 0 or more where it is for each argument of a minimum that it grows with.
+        return all_of(each) if (count > 0) is (found.op == "min") else any_of(each)
     known = dict(value)
     if not known.keys() <= {ONE}:
         return Constraint(equal_, value)
@@ -242,11 +247,13 @@ def _constraint(equal_: bool, parts: Iterable[tuple[Value, int]]) -> Condition:
 
 
 def _where(extreme: Extreme, number: int, equal_: bool, value: Sum) -> Condition:
-    """Return a constraint where the extreme in it is its argument of a number."""
-    one = extreme.args[number]
-    others = [other for n, other in enumerate(extreme.args) if n != number]
-    first = extreme.op == "min"
-    chosen = [at_most(one, other) if first else at_most(other, one) for other in others]
+    """Return a constraint where the first of the extreme arguments in it has a number."""
+    one, is_least = extreme.args[number], extreme.op == "min"
+    chosen: list[Condition] = []
+    for n, other in enumerate(extreme.args):
+        if n != number:
+            beyond = below if n < number else at_most
+            chosen.append(beyond(one, other) if is_least else beyond(other, one))
     return all_of([*chosen, _constraint(equal_, [(_put(value, {extreme: one}), 1)])])
 
 
