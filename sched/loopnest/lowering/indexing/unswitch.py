@@ -98,7 +98,7 @@ def _at_largest(term: Expr, inner: set[Index], algebra: Simplifier) -> Expr | No
     value, bound = term.args
     # The test stands outside of the loops: it may neither name their indices in its bound, nor load
     # what may lie outside of a buffer where their own tests fail.
-    if not inner.isdisjoint(free_indices(bound)) or any(loads(term)):
+    if not inner.isdisjoint(free_indices(bound)) or loads(term):
         return None
     if not _grows(value, inner, algebra):
         return None

@@ -315,7 +315,7 @@ def _vectorize(asked: Query, spec: LoopSpec) -> Finding:
             "no loop over the axis is left",
             "vectorize an axis of 2, 4 or 8 elements",
         )
-    if not asked.lowering.program.launch and is_vector(own[0]) and not any(memory_accesses(own[0])):
+    if not asked.lowering.program.launch and is_vector(own[0]) and not [*memory_accesses(own[0])]:
         return "its lanes are registers, which a CPU computes together"
     why, remedy = asked.lowering.finder.refusal(own[0])
     became = f"nothing is loaded or stored in vectors in the loop over {spec.axis}"
