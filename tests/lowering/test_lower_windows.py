@@ -163,3 +163,19 @@ def test_each_thread_finishes_the_tile_that_it_has():
     for target in ("interpret", "c"):
         found = ln.compile(kernel, target)(values)
         np.testing.assert_allclose(found, ln.evaluate(f, values), rtol=1e-6)
+
+
+def test_a_test_of_one_block_is_none_of_a_loop_over_blocks():
+    """What the loop leaves is in registers alone, and read under the test."""
+    kinds = ln.ParallelType
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "M", 0), ln.float32)
+        t = ln.exp(x)
+        y = f.output(ln.concatenate([t, x], 0), "y")
+    c = t.cache_after()
+    y.reorder({1: 0})
+    t.compute_at(y, 1)
+    c.axis(0).parallelize(kinds.block_x)
+    c.axis(1).parallelize(kinds.grid_x)
+    text = str(ln.lower(f))
+    assert text.index("# grid_x") < text.index("if grid_x == 0:")

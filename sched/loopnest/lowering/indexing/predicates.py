@@ -22,7 +22,7 @@ from loopnest.kir import walk as walk_statements
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import PredicateTerm, ThreadData
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Expr, Index, all_of, loads, walk
+from loopnest.scalar.expr import Expr, Index, LaunchIndex, all_of, loads, walk
 
 _NONE: dict[Expr, PredicateTerm] = {}
 
@@ -90,6 +90,13 @@ def _common(pieces: Sequence[GuardedPiece]) -> dict[Expr, PredicateTerm]:
     shared = [c for c in bound[0].terms if all(c in p.terms for p in bound[1:])]
     if len(bound) < len(pieces) - len(made):
         shared = [c for c in shared if not any(p.terms[c].idle for p in bound)]
+        # What one block or thread alone does is no test of a loop over all of them.
+        inner = [node for node, _ in walk_statements([p.statement for p in pieces])]
+        over = {node.parallel for node in inner if isinstance(node, Loop)}
+        shared = [
+            c for c in shared
+            if not any(isinstance(n, LaunchIndex) and n.dimension in over for n in walk(c))
+        ]  # fmt: skip
     return {c: bound[0].terms[c] for c in before(shared, [p.statement for p in pieces])}
 
 
