@@ -91,7 +91,7 @@ def _common(pieces: Sequence[GuardedPiece]) -> dict[Expr, PredicateTerm]:
     if len(bound) < len(pieces) - len(made):
         shared = [c for c in shared if not any(p.terms[c].idle for p in bound)]
         # What one block or thread alone does is no test of a loop over all of them.
-        inner = [node for node, _ in walk_statements([p.statement for p in pieces])]
+        inner = [node for node, _ in walk_statements(tuple([p.statement for p in pieces]))]
         over = {node.parallel for node in inner if isinstance(node, Loop)}
         shared = [
             c for c in shared
