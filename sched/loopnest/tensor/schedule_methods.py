@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
-from inspect import signature
 from types import FunctionType, ModuleType
 from typing import Self, TypeVar
 
@@ -52,7 +51,8 @@ def fulfil(methods: type, *modules: ModuleType, **functions: Callable[..., objec
         found = [vars(module)[name] for module in modules if name in vars(module)]
         for function in [*found, *([functions[name]] if name in functions else [])][-1:]:
             function.__doc__, function.__qualname__ = declared.__doc__, declared.__qualname__
-            function.__dict__["__signature__"] = signature(declared)
+            # Signature, defaults and source are those of the declaration, for who asks `inspect`.
+            function.__dict__["__wrapped__"] = declared
             setattr(methods, name, function)
 
 
