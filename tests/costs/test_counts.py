@@ -98,6 +98,23 @@ def stores(kernel, fusion, sizes, monkeypatch):
     assert {k: v for k, v in own.items() if v} == {k: v for k, v in found.items() if v}
 
 
+@pytest.mark.parametrize("kinds", [["grid_x"], ["grid_x", "block_x"], ["grid_y"]], ids="-".join)
+@pytest.mark.parametrize("sizes", [{"N": 5, "M": 7}, {"N": 1, "M": 40}], ids=str)
+def test_one_block_of_all_is_the_last(kinds, sizes, monkeypatch):
+    """It alone reads the sums of all blocks, once."""
+    with ln.Fusion("columns") as f:
+        f.output(ln.sum(f.input("x", ("N", "M"), ln.float32), 0), "y")
+    f["y"].parallelize({i: ln.ParallelType[kind] for i, kind in enumerate(kinds)})
+    kernel = ln.lower(f)
+    assert "arrive(" in str(kernel)
+    stores(kernel, f, sizes, monkeypatch)
+    (launch,) = count_launches(kernel.program, sizes)
+    assert launch.exact
+    assert {a.elements for a in launch.accesses if a.buffer == "y_blocks"} == {
+        math.prod(sizes.values())
+    }
+
+
 def defined_in(name):
     """Return the kernels of a file of kernels/, which is loaded for that."""
     importlib.import_module(f"kernels.{name}")

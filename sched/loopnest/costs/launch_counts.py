@@ -51,6 +51,7 @@ from loopnest.scalar.expr import (
     Symbol,
     integer,
     substitute,
+    variables,
     walk,
 )
 from loopnest.scalar.op_table import ops
@@ -216,6 +217,7 @@ class Counting:
         self.wide = {(w.statement if w.load is None else w.load): w for w in wide_accesses(program)}
         self._site_of = {(s.node, s.time): s for s in self.model.sites}
         self._counted: dict[tuple[object, ...], AccessCount] = {}
+        self._arrivals = {n.var: n for n in program.nodes if isinstance(n, kir.Arrive)}
         if math.prod(grid) * self.threads > 0:
             self._body(program.body, self._start(grid, block), ())
         self.counts.accesses += self._counted.values()
@@ -336,7 +338,10 @@ class Counting:
     def _if(self, node: kir.If, points: Points, now: tuple[Any, ...]) -> None:
         if (node, (*now, 0)) in self._site_of:
             self._statement(self._site_of[node, (*now, 0)], points)
-        yes, no = self._branches(node.condition, points)
+        if node.condition in self._arrivals:
+            yes, no = self._last_block(self._arrivals[node.condition], node, points)
+        else:
+            yes, no = self._branches(node.condition, points)
         self._body(node.body, yes, (*now, 1))
         self._body(node.orelse, no, (*now, 2))
 
@@ -348,6 +353,21 @@ class Counting:
             self.counts.exact = False
             return points, points
         return points.take(holds), points.take(~holds)
+
+    def _last_block(
+        self, arrival: kir.Arrive, node: kir.If, points: Points
+    ) -> tuple[Points, Points]:
+        """Return who takes each branch of a test for the last block: any may be it, one of all.
+
+        Data decide what that costs only where it matters which block of those it is.
+        """
+        same = {v for i in arrival.index for v in variables(self.names.plain(i))}
+        inside = [e for n, _ in kir.walk(node.body) for e in kir.expressions(n)]
+        for var in {v for e in inside for v in variables(self.names.plain(e))} - same:
+            if isinstance(var, LaunchIndex) and var.dimension.is_grid:
+                self.counts.exact = False
+        count = max(number(arrival.count, self.sizes), 1)
+        return _lighter(points, 1 / count), _lighter(points, 1 - 1 / count)
 
     # Statements
 
@@ -463,6 +483,14 @@ class Counting:
             return
         words = place[:, None] // WORD + np.arange(parts)
         entry.wavefronts += _wavefronts(phase, words, weight)
+
+
+def _lighter(points: Points, share: float) -> Points:
+    """Return points that stand for a share of the blocks."""
+    found = points.take(np.full(points.count, share > 0))
+    for name in (_WEIGHT, _BLOCKS):
+        found.values[name] = found.values[name] * share
+    return found
 
 
 def _is_computed(node: kir.Store) -> bool:
