@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -411,6 +411,28 @@ def test_an_interrupt_ends_the_compiler(folder: Path, tmp_path: Path) -> None:
     assert list(temporary.iterdir()) == []
     kept = [p.name for p in folder.rglob("*") if p.is_file() and p.suffix != ".lock"]
     assert kept == []
+
+
+def test_an_interrupt_while_the_compiler_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there already, and is ended though nobody has its number yet."""
+    started: list[subprocess.Popen[str]] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **keywords: Any) -> None:
+            super().__init__(*args, **keywords)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            c_compiler.run(("sleep", "300"))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert started[0].wait(10) == -signal.SIGKILL
+    finally:
+        signal.signal(signal.SIGINT, before)
+        started[0].kill()
 
 
 def test_who_waits_for_an_interrupted_compilation_takes_it_over() -> None:

@@ -19,11 +19,11 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from threading import Lock
+from threading import Lock, current_thread, main_thread
 from typing import Any
 
 from loopnest.backends.clike.source_excerpt import excerpt
@@ -527,25 +527,48 @@ def run(command: tuple[str, ...], folder: Path | None = None) -> subprocess.Comp
         CompileError: it did not end in time.
     """
     # LC_ALL: messages in English and in ASCII, so that they can be searched.
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        process_group=0,
-    )
-    with process:
-        try:
-            out, err = process.communicate(timeout=time_limit())
-        except BaseException:
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
+    with ExitStack() as start:
+        start.enter_context(_interrupts_later())
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            process_group=0,
+        )
+        with process:
+            try:
+                start.close()
+                out, err = process.communicate(timeout=time_limit())
+            except BaseException:
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Let an interrupt wait for the end of a `with` block.
+
+    One that came while a program starts would leave nobody who knows of the program.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or current_thread() is not main_thread():
+        yield
+        return
+    came: list[tuple[Any, ...]] = []
+    signal.signal(signal.SIGINT, lambda *told: came.append(told))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            handler(*came[0])
 
 
 def time_limit() -> float | None:
