@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -103,12 +104,13 @@ class IdleOption:
     remedy: str = "leave it out"
 
 
-class Executable:
+class Executable(ABC):
     """A program built for a target."""
 
     checks_data = False
     """Whether `run` looks at the data, so that nobody needs to look before."""
 
+    @abstractmethod
     def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan) -> None:
         """Run one launch.
 
@@ -121,7 +123,6 @@ class Executable:
         Raises:
             DataOutside: data lie outside of their range; only where it `checks_data`.
         """
-        raise NotImplementedError
 
     def prepared(
         self, plan: LaunchPlan, inputs: Sequence[ArrayForm], made: Sequence[ArrayForm]
