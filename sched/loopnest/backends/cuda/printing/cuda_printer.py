@@ -476,7 +476,6 @@ class _CudaPrinter(StatementPrinter):
         self.emit(f"const unsigned int {self.mask} = {value};")
 
     def visit_tile(self, node: Tile) -> None:
-        """Print the instruction that a tile executes."""
         """Print the call of the function that executes an instruction on registers."""
         row = instructions[node.instruction]
         if not row.ptx:
