@@ -22,6 +22,8 @@ from loopnest.backends.cpu.data_checks import OUTSIDE
 from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
 from loopnest.backends.cuda.architecture_needs import check_architecture
 from loopnest.backends.cuda.cuda_target import ALIGNMENT as GPU_ALIGNMENT
+from loopnest.backends.cuda.printing import cuda_printer
+from loopnest.backends.cuda.toolchain import nvrtc
 from loopnest.exports.size_checks import SizeText, prelude
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import shared_layout
@@ -656,17 +658,15 @@ class CudaExport:
             CompileError: NVRTC is missing or fails, or knows no such architecture.
             LoweringError: the kernel has no CUDA text.
         """
-        from loopnest.backends.cuda.printing.cuda_printer import print_cuda
-        from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
-
         files, names = {}, {}
         for number, bits in self.codes:
             program = self.entry.variants[number]
-            built = compile_cuda(print_cuda(program, bits), arch)
+            source = cuda_printer.print_cuda(program, bits)
+            built = nvrtc.compile_cuda(source, arch)
             check_architecture(program, built.target, f"{program.name}.export(arch={arch!r})")
             name = self._file(number, bits)
             files[f"{name}.cubin"], files[f"{name}.ptx"] = built.cubin, built.ptx.encode()
-            files[f"{name}.cu"] = print_cuda(program, bits).encode()
+            files[f"{name}.cu"] = source.encode()
             names[f"{number}_{bits}"] = f"{name}.cubin"
         return files, names
 

@@ -19,9 +19,17 @@ from loopnest import kir
 from loopnest.backends.compiled_kernel import CompiledKernel, K
 from loopnest.backends.cpu import c_target
 from loopnest.backends.cpu.c_compiler import command_line, machine_code, package_version
+from loopnest.backends.cuda import cuda_target
 from loopnest.base.errors import CompileError, LaunchError, VerifyError, kind_of
 from loopnest.base.pickling import SCHEMA
-from loopnest.exports.entry_point import ABI, EntryPoint, c_type, names_of
+from loopnest.exports.entry_point import (
+    ABI,
+    CExport,
+    CudaExport,
+    EntryPoint,
+    c_type,
+    names_of,
+)
 from loopnest.exports.size_checks import check_sizes
 from loopnest.kir.lowered import Lowered
 from loopnest.kir.shared_memory import shared_layout
@@ -208,9 +216,7 @@ def loaded(kernel: K, export: Export, subject: str) -> CompiledKernel[K]:
 
     of_target: type[CompiledKernel[K]] = CompiledKernel
     if target == "cuda":
-        from loopnest.backends.cuda.cuda_target import CudaKernel
-
-        of_target = CudaKernel
+        of_target = cuda_target.CudaKernel
     return of_target(kernel, target, build(kernel), build)
 
 
@@ -230,9 +236,7 @@ def _executable(
             subject, "its manifest does not fit its files", "export it again"
         ) from None
     if target == "cuda":
-        from loopnest.backends.cuda.cuda_target import from_machine_code
-
-        return from_machine_code(program, held, built["arch"])
+        return cuda_target.from_machine_code(program, held, built["arch"])
     try:
         return c_target.from_library(library, program, own)
     except CompileError as error:
@@ -355,8 +359,6 @@ def _proof(kernel: Exportable, subject: str) -> tuple[Json, str]:
 
 
 def _c_files(kernel: Exportable) -> tuple[EntryPoint, Files, Json]:
-    from loopnest.exports.entry_point import CExport
-
     made = CExport(kernel.program, None if kernel.scalar is None else kernel.scalar.program)
     source, name = made.source(), made.entry.prefix
     options = c_target.code_options([*made.programs.values()])
@@ -380,8 +382,6 @@ def _machine() -> str:
 
 
 def _cuda_files(kernel: Exportable, arch: str) -> tuple[EntryPoint, Files, Json]:
-    from loopnest.exports.entry_point import CudaExport
-
     made = CudaExport(kernel.program, None if kernel.scalar is None else kernel.scalar.program)
     files, code = made.machine_code(arch)
     name = made.entry.prefix

@@ -14,17 +14,13 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from loopnest.backends.cpu import openmp
+from loopnest.backends.cpu import c_compiler, openmp
 from loopnest.launch.new_arrays import field_address, interface_address
 from loopnest.launch.target_interface import MISFIT, ArrayForm
-
-if TYPE_CHECKING:
-    from loopnest.backends.cpu.c_compiler import Library
-
 
 Packer: TypeAlias = "Callable[[Sequence[Any]], bytes]"
 """Makes words of the values of scalars, one of each."""
@@ -196,13 +192,11 @@ class TableEntry(NamedTuple):
 
 
 @cache
-def calls_library() -> Library:
+def calls_library() -> c_compiler.Library:
     """Return the functions that run tables."""
-    from loopnest.backends.cpu.c_compiler import compile_c
-
     places = "".join([f"#define {name} {place}\n" for name, place in field_places().items()])
     text = Path(__file__).with_name("loopnest_calls.c").read_text(encoding="utf-8")
-    return compile_c(f"{places}#define MISFIT ({MISFIT})\n{text}", openmp=False)
+    return c_compiler.compile_c(f"{places}#define MISFIT ({MISFIT})\n{text}", openmp=False)
 
 
 @cache
