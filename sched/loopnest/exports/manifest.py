@@ -22,14 +22,7 @@ from loopnest.backends.cpu.c_compiler import command_line, machine_code, package
 from loopnest.backends.cuda import cuda_target
 from loopnest.base.errors import CompileError, LaunchError, VerifyError, kind_of
 from loopnest.base.pickling import SCHEMA
-from loopnest.exports.entry_point import (
-    ABI,
-    CExport,
-    CudaExport,
-    EntryPoint,
-    c_type,
-    names_of,
-)
+from loopnest.exports.entry_point import ABI, CExport, CudaExport, EntryPoint, c_type, names_of
 from loopnest.exports.size_checks import check_sizes
 from loopnest.kir.lowered import Lowered
 from loopnest.kir.shared_memory import shared_layout
