@@ -13,11 +13,12 @@ import hashlib
 import itertools
 import logging
 import os
+import pwd
 import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -278,8 +279,6 @@ def objection(status: os.stat_result) -> str | None:
 
 
 def _user(number: int) -> str:
-    import pwd
-
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -340,7 +339,7 @@ def read_file(folder: int, name: str) -> bytes:
         # Without O_NONBLOCK a pipe would be waited for.
         handle = os.open(name, _READ | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
-        if _is_link(folder, name):
+        if _is(stat.S_ISLNK, folder, name):
             raise DistrustError(name, "is a symbolic link") from error
         raise
     try:
@@ -355,9 +354,10 @@ def read_file(folder: int, name: str) -> bytes:
         os.close(handle)
 
 
-def _is_link(folder: int, name: str) -> bool:
+def _is(kind: Callable[[int], bool], folder: int, name: str) -> bool:
+    """Whether what has this name in an open folder is of a kind, as `stat` tells it."""
     try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        return kind(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:
         return False
 
@@ -376,20 +376,13 @@ def replace_file(folder: int, name: str, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        if _is_folder(folder, name):
+        if _is(stat.S_ISDIR, folder, name):
             shutil.rmtree(name, dir_fd=folder)
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=folder)
         raise
-
-
-def _is_folder(folder: int, name: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
-    except OSError:
-        return False
 
 
 @contextmanager
