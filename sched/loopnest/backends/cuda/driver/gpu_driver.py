@@ -505,9 +505,7 @@ def _open() -> Driver:
     for package, make in (("pycuda", _pycuda), ("cuda-core", _core)):
         try:
             found = make(device, handles)
-        except (
-            Exception
-        ) as error:  # of the import or of the first calls: pycuda has its own classes
+        except Exception as error:  # of the import or the first calls: pycuda has own classes
             broken.append(f"{package} is installed but does not work ({_in_words(error)})")
             continue
         if found is not None:
