@@ -52,24 +52,33 @@ def test_all_that_is_declared_is_fulfilled(methods: type) -> None:
         assert not vars(methods)[name].__code__.co_filename.endswith("schedule_methods.py"), name
 
 
+def fresh(code: str) -> str:
+    """Return what code prints where nothing else of the package was used before."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+INPUT = "import loopnest as ln\nf = ln.Fusion('k')\nx = f.input('x', (8,), ln.float32)\n"
+
+
 def test_an_operator_is_what_is_used_first() -> None:
-    code = "import loopnest as ln\nf = ln.Fusion('k')\n"
-    code += "x = f.input('x', (8,), ln.float32)\nprint(type(x * 2.0).__name__)"
-    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert shown.stdout == "TensorView\n"
+    assert fresh(INPUT + "print(type(x * 2.0).__name__)") == "TensorView\n"
+
+
+@pytest.mark.parametrize("copied", ["copy.deepcopy(f)", "pickle.loads(pickle.dumps(f))"])
+def test_a_copy_is_what_is_made_first(copied: str) -> None:
+    code = f"{INPUT}import copy, pickle\ng = {copied}\nprint(g is f, type(g['x'] * 2.0).__name__)"
+    assert fresh(code) == "False TensorView\n"
 
 
 def test_a_fusion_from_a_file_has_its_methods(tmp_path: Path) -> None:
-    """Also where nothing else of the package was used before."""
     with ln.Fusion("k") as f:
         x = f.input("x", (8, 8), ln.float32)
         f.output(x * 2.0, "y")
     (tmp_path / "f").write_bytes(pickle.dumps(f))
     code = f"import pickle; f = pickle.load(open({str(tmp_path / 'f')!r}, 'rb'))\n"
     code += "f['y'].split(0, 4); print(f['x'][1:], f['y'])"
-    command = [sys.executable, "-c", code]
-    shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert shown == (
+    assert fresh(code) == (
         "T2 float32 local [i0: 7, i1: 8] compute_at=0 produced_at=0 "
         "y float32 global [i0: 2, i1: 4, i2: 8] compute_at=0 produced_at=0\n"
     )

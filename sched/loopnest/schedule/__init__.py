@@ -32,7 +32,6 @@ The way of the data:
 """
 
 import loopnest.tensor.ops  # noqa: F401 - what tensors have operators by
-from loopnest.base.pickling import load_table
 from loopnest.schedule import (
     allocation_layout,
     allocation_steps,
@@ -46,15 +45,6 @@ from loopnest.schedule import (
     transforms,
 )
 from loopnest.tensor import schedule_methods as declared
-from loopnest.tensor.fusion import Fusion
-
-
-def _loaded(_: object, table: bytes) -> Fusion:
-    """Return a fusion that was pickled."""
-    fusion = load_table(table)
-    assert isinstance(fusion, Fusion)
-    return fusion
-
 
 declared.fulfil(
     declared.ScheduleMethods,
@@ -64,4 +54,3 @@ declared.fulfil(
 )
 declared.fulfil(declared.AllocationMethods, allocation_steps)
 declared.fulfil(declared.FusionMethods, inline_most=inlining.inline_all)
-Fusion.loaded = _loaded

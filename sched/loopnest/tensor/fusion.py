@@ -14,7 +14,7 @@ from contextvars import ContextVar, Token
 from functools import cached_property
 from html import escape
 from itertools import chain, count
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from loopnest.base.errors import DefinitionError
 from loopnest.scalar.contradictions import contradiction
@@ -217,9 +217,6 @@ class Fusion(FusionMethods):
             ``layer_1_norm`` everywhere.
     """
 
-    loaded: ClassVar[Callable[..., Fusion]]
-    """Reads a fusion that was pickled: a function of `schedule`, so that it has its methods."""
-
     def __init__(self, name: str = "kernel") -> None:
         if not isinstance(name, str):
             raise DefinitionError(f"Fusion({name!r})", "the name is no string")
@@ -261,7 +258,7 @@ class Fusion(FusionMethods):
         seeds = [axis for t in self._tensors for axis in t.domain.axes()]
         seeds += [intent.axis for intent in self.intents if intent.axis is not None]
         members = [self, *self._tensors, *connected(seeds)]
-        return type(self).loaded, (STAMP, dump_table(self, members, fields_of))
+        return _loaded, (STAMP, dump_table(self, members, fields_of))
 
     def __getstate__(self) -> dict[str, object]:
         """Return what is kept: no running calls, and no caches."""
@@ -744,6 +741,14 @@ class Fusion(FusionMethods):
         Only these are lowered, and only their use chains count.
         """
         return self.order.live
+
+
+def _loaded(_: object, table: bytes) -> Fusion:
+    from loopnest.base.pickling import load_table
+
+    fusion = load_table(table)
+    assert isinstance(fusion, Fusion)
+    return fusion
 
 
 def as_identifier(name: str) -> str:
