@@ -96,3 +96,13 @@ def test_arguments_by_place_and_by_name_are_one_call() -> None:
 
     assert shown(True) == shown(False)
     assert shown(True)[0].startswith("y.split(axis=1, factor=0): ")
+
+
+def test_an_axis_may_be_named_like_a_parameter() -> None:
+    unroll = ln.ParallelType.unroll
+    with ln.Fusion("k") as f:
+        x = f.input("x", (8, 8), ln.float32)
+        y = f.output(x * 2.0, "y")
+    y.split(0, 4, names=("axes", "n")).parallelize({"n": unroll}, axes=unroll)
+    assert [axis.parallel for axis in y.leaf_domain[:2]] == [unroll, unroll]
+    assert str(f.trace).endswith(f".parallelize({{'n': ln.{unroll}}}, axes=ln.{unroll})")

@@ -59,7 +59,8 @@ def primitive(
     with an underscore, without the tensor where that parameter's name does.
     """
     parameters = signature(run).parameters
-    own = [*parameters][1:]
+    many = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    own = [n for n, parameter in [*parameters.items()][1:] if parameter.kind not in many]
     named = {n for n in own if parameters[n].kind is Parameter.KEYWORD_ONLY}
     named.update(getattr(run, "named", ()))
     front = list(takewhile(lambda name: name not in named, own))
