@@ -50,6 +50,7 @@ def test_a_reader_of_source_finds_what_is_declared(methods: type, name: str) -> 
 def test_all_that_is_declared_is_fulfilled(methods: type) -> None:
     for name in DECLARED[methods]:
         assert not vars(methods)[name].__code__.co_filename.endswith("schedule_methods.py"), name
+        assert vars(methods)[name].__name__ == name
 
 
 def fresh(code: str) -> str:

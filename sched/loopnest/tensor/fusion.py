@@ -202,7 +202,7 @@ def current_fusion() -> Fusion | None:
     return _CURRENT.get()
 
 
-class Fusion(FusionMethods):
+class Fusion(FusionMethods[TensorView]):
     """One kernel's math and its schedule: a context that tensors are defined in.
 
     >>> import loopnest as ln

@@ -9,11 +9,11 @@ room has made is put in their place when it is loaded (`fulfil`), which the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from types import FunctionType, ModuleType
-from typing import Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.enums import Memory, ParallelType, Swizzle
@@ -23,6 +23,7 @@ from loopnest.tensor.axis_names import Axis, AxisKey
 from loopnest.tensor.domain import IterDomain
 
 C = TypeVar("C", bound=type)
+Tensor = TypeVar("Tensor")
 DECLARED: dict[type, dict[str, FunctionType]] = {}
 """The methods that each class declares."""
 
@@ -50,7 +51,8 @@ def fulfil(methods: type, *modules: ModuleType, **functions: Callable[..., objec
     for name, declared in DECLARED[methods].items():
         found = [vars(module)[name] for module in modules if name in vars(module)]
         for function in [*found, *([functions[name]] if name in functions else [])][-1:]:
-            function.__doc__, function.__qualname__ = declared.__doc__, declared.__qualname__
+            function.__doc__, function.__name__ = declared.__doc__, declared.__name__
+            function.__qualname__ = declared.__qualname__
             # Signature, defaults and source are those of the declaration, for who asks `inspect`.
             function.__dict__["__wrapped__"] = declared
             setattr(methods, name, function)
@@ -722,10 +724,12 @@ class ScalarMath:
 
 
 @_declared
-class FusionMethods:
+class FusionMethods(Generic[Tensor]):
     """What a fusion hands over: the primitive of all its tensors, and a declaration of data."""
 
-    def inline_most(self, tensors: object = None, *, replay: bool = False) -> None:
+    def inline_most(
+        self, tensors: Tensor | Iterable[Tensor] | None = None, *, replay: bool = False
+    ) -> None:
         """Inline every tensor as deep as is legal, or those of a list; see `ln.inline_most`.
 
         Raises:
