@@ -313,15 +313,7 @@ def scatter_add(
 
     Source: torch.Tensor.scatter_add.
     """
-    call = call_text("scatter_add", (tv, indices, updates, axis))
-    place = checked_indices("scatter_add", call, tv, indices, axis)
-    _check_updates(call, tv, updates, "added")
-    _check_switch(call, "deterministic", deterministic)
-    where = _places(call, tv, indices, updates, place)
-    folded = axes_of(indices)[place][0]
-    return _scattered(
-        "scatter_add", tv, indices, updates, place, folded, (where, where), deterministic
-    )
+    return _by_elements("scatter_add", tv, indices, updates, axis, "added", deterministic)
 
 
 def scatter_max(tv: TensorView, indices: TensorView, updates: TensorView, axis: int) -> TensorView:
@@ -354,7 +346,7 @@ def scatter_max(tv: TensorView, indices: TensorView, updates: TensorView, axis: 
 
     Source: torch.Tensor.scatter_reduce, "amax" with include_self.
     """
-    return _extremum("scatter_max", tv, indices, updates, axis)
+    return _by_elements("scatter_max", tv, indices, updates, axis, "ordered")
 
 
 def scatter_min(tv: TensorView, indices: TensorView, updates: TensorView, axis: int) -> TensorView:
@@ -387,18 +379,26 @@ def scatter_min(tv: TensorView, indices: TensorView, updates: TensorView, axis: 
 
     Source: torch.Tensor.scatter_reduce, "amin" with include_self.
     """
-    return _extremum("scatter_min", tv, indices, updates, axis)
+    return _by_elements("scatter_min", tv, indices, updates, axis, "ordered")
 
 
-def _extremum(
-    name: str, tv: TensorView, indices: TensorView, updates: TensorView, axis: int
+def _by_elements(
+    name: str,
+    tv: TensorView,
+    indices: TensorView,
+    updates: TensorView,
+    axis: int,
+    done: str,
+    deterministic: bool = False,
 ) -> TensorView:
+    """Return `tv` with its updates folded in, each of which has an index of its own."""
     call = call_text(name, (tv, indices, updates, axis))
     place = checked_indices(name, call, tv, indices, axis)
-    _check_updates(call, tv, updates, "ordered")
+    _check_updates(call, tv, updates, done)
+    _check_switch(call, "deterministic", deterministic)
     where = _places(call, tv, indices, updates, place)
     folded = axes_of(indices)[place][0]
-    return _scattered(name, tv, indices, updates, place, folded, (where, where))
+    return _scattered(name, tv, indices, updates, place, folded, (where, where), deterministic)
 
 
 def scatter(
