@@ -8,8 +8,8 @@ Two kernels compute the same bits where the value of each element has one form (
 expression over inputs: the same operations on the same elements, each fold in steps of one form.
 Copies leave no trace, so that tensors that a schedule made do not matter. A product that is added
 at once may be rounded together with the sum; one that other loops, or other threads, read is
-rounded by itself. How it gets to the sum, by copies and by changes of its sign too, is a part of
-the form.
+rounded by itself. How it gets to the sum, by copies and by changes of its sign too, and what else
+its loops do with it, is a part of the form.
 
 Claims are of one target, whose functions and contractions (``a * b + c`` rounded once) are the same
 wherever the nest has the same statement; and of kernels that compute their math (`verify`).
@@ -48,7 +48,7 @@ from loopnest.scalar.expr import ZERO, Arg, Coordinate, Expr, Op, Symbol, walk
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
 from loopnest.tensor.fusion import Fusion
-from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor, thaw
+from loopnest.tensor.math_snapshot import MathDefinition, MathSnapshot, MathTensor, thaw
 from loopnest.tensor.tensor_view import TensorView, data_of
 
 _MOST_PAIRS = 12
@@ -581,6 +581,7 @@ class ValueForms:
         for work in works:
             self._works.setdefault(work.tensor.name, []).append(work)
         self._values: dict[tuple[str, tuple[Expr, ...]], Value] = {}
+        self._plain: ValueForms | None = None
 
     def output(self, name: str) -> int:
         """Return the form of an element of an output."""
@@ -707,10 +708,37 @@ class ValueForms:
         reads = [work.site.loops for work in self._works.get(reader.name, ())]
         for work in self._works.get(producer.name, ()):
             if work.site.loops in reads:
-                return _AT_ONCE
+                return "; ".join(sorted(set(self._uses(producer, work.site.loops))))
         memories = {w.store.storage.memory for w in self._works.get(producer.name, ())}
         # What a thread keeps for later the compiler may add at once or not.
         return f"kept {id(self)}" if Memory.LOCAL in memories or not memories else _STORED
+
+    def _uses(self, producer: MathTensor, loops: tuple[kir.Loop, ...]) -> Iterator[str]:
+        """Yield what needs a product that loops add at once.
+
+        Where that is more than sums, a compiler may round it by itself. What the loops compute
+        twice, from the same elements, it computes once.
+        """
+        places = self._places(producer, loops)
+        for tensor in self.math.tensors:
+            if places.isdisjoint(self._places(tensor, loops)):
+                continue
+            if any(w.store.storage.memory is not Memory.LOCAL for w in self._works[tensor.name]):
+                yield _STORED
+            for other in self.math.tensors:
+                made = other.definition
+                if made is None or _is_copy(made):
+                    continue
+                args = [n for n, read in enumerate(made.reads) if read.producer == tensor.name]
+                if args:
+                    yield f"{args} of {', '.join(map(str, made.values))}"
+
+    def _places(self, tensor: MathTensor, loops: tuple[kir.Loop, ...]) -> set[int]:
+        """Return the forms of the elements that loops compute, whatever is rounded in between."""
+        if self._plain is None:
+            self._plain = ValueForms(self.math, self.orders, (), self.table)
+        works = [w for w in self._works.get(tensor.name, ()) if w.site.loops == loops]
+        return {self._plain._value(tensor, w.element, 0)[0] for w in works if w.element}
 
 
 def _is_sum(node: Expr) -> bool:
@@ -723,6 +751,12 @@ def _is_product(node: Expr) -> bool:
     return isinstance(node, Op) and node.dtype.is_float and node.op not in {*_NEITHER, *_SUMS}
 
 
+def _is_copy(made: MathDefinition) -> bool:
+    return not made.reducer and all(isinstance(value, Arg) for value in made.values)
+
+
 def _later(way: str, reach: str) -> str:
     """Return how a product gets to a reader of what it got to: a stored one is rounded."""
-    return way if reach == _AT_ONCE or way == _STORED else reach
+    if way == _STORED or reach == _STORED or reach.startswith("kept"):
+        return _STORED if way == _STORED else reach
+    return " and ".join(dict.fromkeys([*way.split(" and "), reach]))
