@@ -6,7 +6,7 @@ import pytest
 
 import loopnest.graph as G
 from graph.case_makers import Case
-from graph.op_cases import CASES, COMPOSITES
+from graph.op_cases import CASES, COMPOSITES, OPS
 from loopnest.scalar import dtypes
 
 
@@ -35,7 +35,7 @@ def test_value(case: Case):
 
 
 def test_the_table_has_every_op():
-    assert {case.op for case in CASES} == set(G.op_names())
+    assert {case.op for case in CASES} == set(OPS)
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
@@ -116,6 +116,25 @@ def test_no_element():
     assert low.tolist() == [np.inf] * 3
     assert np.isnan(mean).all()
     assert whole == -(2**31)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_averages_of_ones_are_ones(dtype):
+    x = G.ones((1, 1, 9, 9), dtype)
+    averages = [G.avg_pool2d(x, size, 1, size - 1) for size in range(1, 8)]
+    for found in G.evaluate(G.Graph([], averages)):
+        assert (found == 1).all()
+
+
+@pytest.mark.parametrize(("n", "c", "o"), [(0, 2, 3), (2, 0, 3), (2, 2, 0)])
+@pytest.mark.parametrize("op", [G.conv, G.conv2d])
+def test_convolutions_of_no_element(op, n, c, o):
+    x, w = G.var("x", (n, c, 4, 5)), G.var("w", (o, c, 3, 2))
+    y = op(x, w)
+    graph = G.Graph([x, w], [y, *G.gradient(y, [x, w])])
+    found = G.evaluate(graph, {"x": np.ones(x.shape), "w": np.ones(w.shape)})
+    assert [value.shape for value in found] == [(n, o, 2, 4), x.shape, w.shape]
+    assert not any(value.any() for value in found)
 
 
 @pytest.mark.parametrize(
@@ -303,6 +322,18 @@ BIG = 1 << 40
             lambda: G.conv2d(IMAGE, KERNEL, strides=0),
             "conv2d(image: float32[1, 4, 5, 5], kernel: float32[6, 4, 3, 3], strides=0, padding=0):"
             " 0 is no pair; one or two integers >= 1",
+        ),
+        (
+            lambda: G.conv_transposed(IMAGE, KERNEL, (7, 7)),
+            "conv_transposed(image: float32[1, 4, 5, 5], kernel: float32[6, 4, 3, 3], "
+            "space=(7, 7), strides=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1): the kernel "
+            "takes 6 channels, the data has 4",
+        ),
+        (
+            lambda: G.conv_weight(IMAGE, IMAGE, (3, 3)),
+            "conv_weight(image: float32[1, 4, 5, 5], image: float32[1, 4, 5, 5], kernel=(3, 3), "
+            "strides=(1, 1), padding=((0, 0), (0, 0)), dilation=(1, 1), groups=1): the gradient is "
+            "[1, 4, 5, 5], the windows are [3, 3]",
         ),
         (
             lambda: G.max_pool2d(IMAGE, 6),

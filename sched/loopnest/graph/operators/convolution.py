@@ -131,8 +131,8 @@ def conv_transposed(
     """
     subject = call_text("conv_transposed", (x, w), {"space": space, "stride": stride})
     op = "conv_transposed"
-    attrs = _windows_of(x, subject, stride, padding, dilation, groups, pairs=False)
-    attrs["space"] = shape_of(space, op)
+    windows = _windows_of(x, subject, stride, padding, dilation, groups, pairs=False)
+    attrs = {"space": shape_of(space, op), **windows}
     return applied(op, (x, w), FLOAT, lambda nodes: call(op, nodes, attrs))
 
 
@@ -152,8 +152,8 @@ def conv_weight(
         GraphError: shapes or attributes that do not fit.
     """
     subject = call_text("conv_weight", (x, dy), {"kernel": kernel, "stride": stride})
-    attrs = _windows_of(x, subject, stride, padding, dilation, groups)
-    attrs["kernel"] = tuple(kernel)
+    windows = _windows_of(x, subject, stride, padding, dilation, groups)
+    attrs = {"kernel": tuple(kernel), **windows}
     return call("conv_weight", meet("conv_weight", (x, dy), FLOAT), attrs)
 
 
@@ -527,8 +527,9 @@ def _windows(x: Any, kernel: Sequence[int], attrs: Attrs) -> Any:
     every = [builtins.slice(None, None, s) for s in (1, 1, *attrs["strides"], *attrs["dilation"])]
     view = view[tuple(every)]
     order = (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
-    n, c = x.shape[:2]
-    return view.transpose(order).reshape(n, groups, c // groups * math.prod(kernel), -1)
+    (n, c), windows = x.shape[:2], view.shape[2 : 2 + rank]
+    shape = (n, groups, c // groups * math.prod(kernel), math.prod(windows))
+    return view.transpose(order).reshape(shape)
 
 
 def _conv(node: Node, x: Any, w: Any) -> Any:
