@@ -39,7 +39,10 @@ from graph.op_references import (
     unblocked,
     unsliced,
 )
+from loopnest.graph.registry import get_op
 
+OPS = [op for op in G.op_names() if get_op(op).infer.__module__.startswith("loopnest.graph.")]
+"""The ops of graphs themselves: other rooms add theirs, such as calls of torch."""
 SIZE = {"value": 3, "dtype": ln.float32}
 SQUARE = normal((3, 4))
 PAIR = normal((3, 4), (4,))

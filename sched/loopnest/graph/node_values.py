@@ -166,7 +166,7 @@ def math_of(node: Node, dtypes: Sequence[DType] | None = None) -> Graph | None:
     """Return what a node is made of, on operands of its own; None where its op has no math.
 
     The attribute ``math`` of an op is a function from a node to one that computes the same by other
-    ops: its value, its kernel and (where it has no rule) its gradient follow from that.
+    ops: its value and its kernel follow from that, and what `gradients` says of some ops.
 
     Args:
         node: the node.

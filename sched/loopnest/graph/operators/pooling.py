@@ -337,11 +337,11 @@ def _max(node: Node) -> Node:
 def _average(node: Node) -> Node:
     """Return the mean of each window; where the padding does not count, over what lies inside."""
     attrs, (x,) = node.attrs, node.inputs
-    found = r.mean(_windows(p.cast(x, x.dtype.compute), attrs, 0), _INNER)
-    if not attrs["count_include_pad"] and any(attrs["padding"]):
-        inside = _inside(attrs, x.shape[2:], node.shape[2:], found.dtype)
-        found = p.mul(found, p.div(float(math.prod(attrs["pool"])), inside))
-    return p.cast(found, node.dtype)
+    windows = _windows(p.cast(x, x.dtype.compute), attrs, 0)
+    if attrs["count_include_pad"] or not any(attrs["padding"]):
+        return p.cast(r.mean(windows, _INNER), node.dtype)
+    inside = _inside(attrs, x.shape[2:], node.shape[2:], windows.dtype)
+    return p.cast(p.div(r.sum(windows, _INNER), inside), node.dtype)
 
 
 def _inside(attrs: Attrs, extents: Shape, counts: Shape, dtype: DType) -> Node:
