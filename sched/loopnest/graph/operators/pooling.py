@@ -273,9 +273,7 @@ class PoolPhases:
 
 def pool_phases(attrs: Attrs) -> list[PoolPhases]:
     """Return the phases along H and W of an operand of static shape in the layout NCHW."""
-    top, left, bottom, right = attrs["padding"]
-    around = (top, bottom), (left, right)
-    rows = zip(attrs["pool"], attrs["strides"], around, attrs["shape"][2:], strict=True)
+    rows = zip(attrs["pool"], attrs["strides"], _pairs(attrs), attrs["shape"][2:], strict=True)
     return [_axis(*row) for row in rows]
 
 
