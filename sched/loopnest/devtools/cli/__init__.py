@@ -1,4 +1,4 @@
-"""The command line: ``loopnest list|dump|run|bench|profile|explain|report|fuzz|check|machine``.
+"""The command line: looks at kernels, tunes and checks them; ``loopnest --help`` lists commands.
 
 `main` serves kernel files, too: run by one (``if __name__ == "__main__": ln.main()``) it works on
 the kernels of that file. A mistake of the user's ends in one sentence, or in the part of the
