@@ -274,14 +274,21 @@ def test_ranges():
     with ln.Fusion("k") as f:
         x = f.input("x", ("N",), ln.float32)
         i = f.input("i", ("N",), ln.int32)
+        b = f.input("b", ("N",), ln.bool)
         f.output(x * i, "y")
-    arguments = make_arguments(f, {"N": 1000}, {"x": (1.0, 2.0), "i": (5, 6)})
+        f.output(ln.where(b, x, 0.0), "z")
+    ranges = {"x": (1.0, 2.0), "i": (5, 6), "b": (0, 1)}
+    arguments = make_arguments(f, {"N": 1000}, ranges)
     assert arguments.arrays[0].min() >= 1
     assert arguments.arrays[0].max() <= 2
     assert set(arguments.arrays[1]) == {5, 6}
+    assert set(arguments.arrays[2]) == {False, True}
+    for value in (False, True):
+        fixed = make_arguments(f, {"N": 9}, {"b": (value, value)})
+        assert set(fixed.arrays[2]) == {value}
     with raises(
         ln.DefinitionError,
-        "kernel k: ranges= names 'z', which is no input or scalar; these are x, i",
+        "kernel k: ranges= names 'z', which is no input or scalar; these are x, i, b",
     ):
         make_arguments(f, {"N": 1}, {"z": (0, 1)})
 

@@ -186,10 +186,6 @@ def _usual(rng: np.random.Generator, shape: tuple[int, ...] | None, dtype: DType
 
 
 def _within(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, place: Range) -> Any:
-    import numpy as np
-
-    if dtype.is_bool:
-        return np.full(shape, True)
     if dtype.is_float:
         return place[0] + (place[1] - place[0]) * rng.random(shape)
     low, high = int(place[0]), int(place[1])
