@@ -145,11 +145,14 @@ def test_it_works_in_a_browser(page: str, tmp_path: Path, size: str) -> None:
     assert told["wide"]
 
 
-def test_a_schedule_that_there_is_not() -> None:
-    found = call("report", f"{SOFTMAX}:softmax@gpu", "--beside", "fast")
+@pytest.mark.parametrize("named", [":softmax@gpu", ":softmax", ""])
+def test_a_schedule_that_there_is_not(named: str) -> None:
+    found = call("report", f"{SOFTMAX}{named}", "--beside", "fast")
     assert found.exit_code == 1
-    assert "softmax" in found.output
-    assert "'fast'" in found.output
+    assert re.fullmatch(
+        r"error: softmax@fast: kernel softmax has no schedule 'fast'; its schedules are [\w, ]+\n",
+        found.output,
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,13 +178,15 @@ def test_a_place_that_was_looked_at_is_as_before(
         raise ScheduleError("softmax@cpu", "stop")
 
     monkeypatch.setattr(kernel_class, "lower", stopped)
-    old, new = tmp_path / "old.html", tmp_path / "new.html"
+    old, new, link = [tmp_path / name for name in ("old.html", "new.html", "link.html")]
     old.write_text("a page")
-    for path in (old, new):
+    link.symlink_to(tmp_path / "gone.html")
+    for path in (old, new, link):
         found = call("report", f"{SOFTMAX}:softmax@cpu", "-o", str(path))
         assert found.output == "error: softmax@cpu: stop\n"
-    assert [*tmp_path.iterdir()] == [old]
+    assert sorted(tmp_path.iterdir()) == [link, old]
     assert old.read_text() == "a page"
+    assert link.is_symlink()
 
 
 def test_jinja2_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,9 +282,21 @@ class Request:
     define: Sequence[str] = ()
     param: Sequence[str] = ()
 
-    def choose(self, device: str | None) -> CommandOptions:
-        """Return what is asked for; `device` is the target that a schedule is picked for."""
-        kernel, schedule = self.source.choose(self.spec)
+    @property
+    def schedule(self) -> str:
+        """The schedule that is named; "" where none is."""
+        name = self.spec if self.source.script else _split(self.spec)[1]
+        return _names_in(name, self.spec)[1]
+
+    def choose(self, device: str | None, schedule: str | None = None) -> CommandOptions:
+        """Return what is asked for.
+
+        Args:
+            device: the target that a schedule is picked for where none is named.
+            schedule: another one than the argument names.
+        """
+        kernel, named = self.source.choose(self.spec)
+        schedule = named if schedule is None else schedule
         given, values = self._given()
         if schedule is not None:
             name = kernel.resolve(schedule)

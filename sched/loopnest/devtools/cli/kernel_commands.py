@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -442,8 +443,7 @@ def report(request: Request, output: str | None, beside: str | None, device: str
 
     choices = [request.choose("cuda")]
     if beside is not None:
-        other = f"{request.spec.rsplit('@', 1)[0]}@{beside}"
-        choices.append(replace(request, spec=other).choose("cuda"))
+        choices.append(request.choose("cuda", beside))
     path = Path(output or f"{choices[0].label.replace('@', '_')}.html")
     _check_place(path)
     subjects = []
@@ -468,13 +468,14 @@ def _writing(path: Path) -> Iterator[None]:
 
 def _check_place(path: Path) -> None:
     """Refuse a path that cannot be written, before there is anything to write."""
-    fresh = not path.exists()
-    if path.is_fifo():  # whoever reads it would see its end
+    place = Path(os.path.realpath(path))  # a link to no file stays as it is
+    fresh = not place.exists()
+    if place.is_fifo():  # whoever reads it would see its end
         return
     with _writing(path):
-        path.open("ab").close()
+        place.open("ab").close()
     if fresh:
-        path.unlink()
+        place.unlink()
 
 
 # tune
