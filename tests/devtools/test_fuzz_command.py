@@ -141,6 +141,22 @@ def test_bad_arguments(file, arguments, message):
     assert (result.exit_code, result.output) == (1, f"error: {message}\n")
 
 
+def test_a_scalar_that_is_given_has_this_value(file, monkeypatch):
+    without_holes(monkeypatch)
+    result = run(f"{file}:lambda_rows@tiled", "--count", "3", "-P", "rows=3", "-D", "c=5.25")
+    assert result.exit_code == 1
+    assert "ranges={'x': (1, 2), 'c': (5.25, 5.25)}" in result.output
+
+
+def test_a_folder_with_the_sign_of_schedules_names_none(tmp_path):
+    file = tmp_path / "a@b" / "scale.py"
+    file.parent.mkdir()
+    file.write_text(SCALE)
+    assert run(str(file), "-P", "rows=3").output == (
+        "error: -P rows: the math has no such parameter; name the schedule that has it, too\n"
+    )
+
+
 def test_units_of_time():
     assert [_seconds(text) for text in ("90", "90s", "1.5m", "1h")] == [90, 90, 90, 3600]
     with pytest.raises(CliError, match=r"^--time \?: it is no time; use 60s, 5m or 1h$"):

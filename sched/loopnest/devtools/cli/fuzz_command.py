@@ -48,9 +48,9 @@ def fuzz(
     from loopnest.devtools.harness import small_targets
 
     choice = request.choose(None)
-    named = choice.schedule if "@" in request.spec.rpartition(":")[2] else ""
+    named = choice.schedule if request.schedule else ""
     fuzzer = KernelFuzzer(
-        choice.kernel, request.source.file, named, _params(choice, named), _sizes(choice, named),
+        choice.kernel, request.source.file, named, _params(choice, named), _values(choice),
         seed, (*small_targets(), *(("verify",) if verify else ())),
     )  # fmt: skip
     with _progress(choice.label, count) as tell:
@@ -113,9 +113,9 @@ def _params(choice: CommandOptions, named: str) -> dict[str, object]:
     return dict(choice.params)
 
 
-def _sizes(choice: CommandOptions, named: str) -> dict[str, int]:
+def _values(choice: CommandOptions) -> dict[str, float]:
     choice.check_values(choice.fusion())
-    return {name: int(value) for name, value in choice.values.items()}
+    return dict(choice.values)
 
 
 def _seconds(budget: str) -> float:

@@ -69,7 +69,7 @@ class KernelFuzzer:
         file: that it was loaded from, for the script of a failure.
         schedule: the calls begin behind this one; "" begins with the math alone.
         params: of math and schedule.
-        fixed: sizes that are given.
+        fixed: sizes and scalars that are given.
         seed: with the number of a schedule, decides all of it.
         targets: where kernels run; with "verify" they are proved, too.
     """
@@ -78,7 +78,7 @@ class KernelFuzzer:
     file: str
     schedule: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
-    fixed: Mapping[str, int] = field(default_factory=dict)
+    fixed: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
     targets: Sequence[str] = ("interpret", "c")
 
@@ -86,6 +86,13 @@ class KernelFuzzer:
     def settings(self) -> dict[str, Any]:
         """What it was made with, apart from the kernel and its file."""
         return {name: value for name, value in vars(self).items() if name not in ("kernel", "file")}
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Where values are drawn from; a scalar that is given has one value."""
+        scalars = {scalar.name for scalar in self.start().fusion.scalars}
+        given = {n: (value, value) for n, value in self.fixed.items() if n in scalars}
+        return {**self.kernel.ranges, **given}
 
     def start(self) -> Session:
         """Return a session with the math, and the schedule to begin with."""
@@ -104,7 +111,7 @@ class KernelFuzzer:
         fusion = self.start().fusion
         drawn = choose_sizes(fusion, Random(f"{self.seed}/sizes"))
         known = {symbol.name for symbol in fusion.symbols}
-        given = {name: size for name, size in self.fixed.items() if name in known}
+        given = {name: int(size) for name, size in self.fixed.items() if name in known}
         chosen = [sizes for s in drawn if _has_data(fusion, sizes := {**s, **given})]
         found = list(dict.fromkeys([tuple(sizes.items()) for sizes in chosen]))
         if not found:
@@ -131,7 +138,7 @@ class KernelFuzzer:
         """
         found, sizes = Fuzzed(), self.sizes()
         fusion = self.start().fusion
-        expected = [expect(fusion, s, self.seed, self.kernel.ranges) for s in sizes]
+        expected = [expect(fusion, s, self.seed, self.ranges) for s in sizes]
         end = time.monotonic() + seconds
         for number in range(first, first + count):
             if time.monotonic() > end:
@@ -166,7 +173,7 @@ class KernelFuzzer:
         """Keep a failure, by as few calls as show it."""
         case = Case(
             self.kernel.name, (), tuple(session.schedule), sizes, self.seed,
-            self.kernel.ranges, self._head(),
+            self.ranges, self._head(),
         )  # fmt: skip
         again, _ = self._judged(case, self.targets)
         if again is not None and again.signature == failure.signature:
