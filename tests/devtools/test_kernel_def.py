@@ -293,6 +293,33 @@ def test_ranges():
         make_arguments(f, {"N": 1}, {"z": (0, 1)})
 
 
+def test_places_that_differ_are_permutations():
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        places = f.input("places", ("K", "D"), ln.int32)
+        u = f.input("u", ("K", "D"), ln.float32)
+        f.output(ln.scatter(x, places, u, 0, unique=True), "y")
+    for sizes in ({"N": 5, "K": 5, "D": 3}, {"N": 9, "K": 4, "D": 3}, {"N": 2, "K": 6, "D": 1}):
+        arguments = make_arguments(f, sizes)
+        made = arguments.arrays[1]
+        assert made.shape == (sizes["K"], sizes["D"])
+        for column in made.T:
+            assert len({*column}) == sizes["K"]
+            assert {*column} <= {*range(max(sizes["N"], sizes["K"]))}
+        wanted = ln.evaluate(f, *arguments.arrays)
+        assert (ln.compile(f, target="interpret")(*arguments.arrays) == wanted).all()
+    assert {*make_arguments(f, {"N": 9, "K": 3, "D": 1}, {"places": (5, 7)}).arrays[1].flat} == {
+        5, 6, 7,
+    }  # fmt: skip
+    assert make_arguments(f, {"N": 9, "K": 0, "D": 1}).arrays[1].shape == (0, 1)
+    with raises(
+        ln.LaunchError,
+        "arguments of k: places: 3 different integers are wanted along axis 0, from 6 to 7; "
+        "take other sizes, or widen the range",
+    ):
+        make_arguments(f, {"N": 9, "K": 3, "D": 1}, {"places": (6, 7)})
+
+
 def test_a_size_that_is_missing():
     with raises(
         ln.LaunchError,

@@ -76,7 +76,8 @@ def make_arguments(
     """Return arguments that are the same each time.
 
     Floats are normal with variance 1, integers even in [-8, 8], bools even; run-time scalars are
-    even in [0.25, 0.75), in [1, 4] or true.
+    even in [0.25, 0.75), in [1, 4] or true. Places that are declared to differ (``unique=True`` of
+    a scatter) are a permutation along their axis, or the beginning of one.
 
     Args:
         fusion: the math.
@@ -86,7 +87,7 @@ def make_arguments(
         draw: draws other values than these.
 
     Raises:
-        LaunchError: a size is missing, or an assumption does not hold.
+        LaunchError: a size is missing, an assumption does not hold, a range has too few integers.
         DefinitionError: a range of no input or scalar.
     """
     import numpy as np
@@ -101,25 +102,20 @@ def make_arguments(
                 f"name it in sizes= of the kernel, or pass -D {symbol.name}=...",
             )
     check_conditions(fusion.facts.conditions, known, subject)
-    chosen: dict[str, Range] = {}
-    for declared in fusion.ranges:
-        low, high = size_value(declared.low, known), size_value(declared.high, known) - 1
-        before = chosen.get(declared.name, (low, high))
-        chosen[declared.name] = (max(before[0], low), min(before[1], high))
-    chosen |= ranges or {}
-    names = [tensor.name for tensor in fusion.inputs] + [scalar.name for scalar in fusion.scalars]
-    for name in chosen:
-        if name not in names:
-            raise DefinitionError(
-                f"kernel {fusion.name}",
-                f"ranges= names '{name}', which is no input or scalar",
-                f"these are {', '.join(names)}",
-            )
+    chosen = _chosen(fusion, known, ranges or {})
     _require_memory(fusion, known, subject)
+    differing = {
+        found.reads[0].producer.name: found.distinct
+        for found in [tensor.definition for tensor in fusion.tensors]
+        if found is not None and found.distinct is not None
+    }
 
     def values(number: int, name: str, shape: tuple[int, ...] | None, dtype: DType) -> Array:
         rng, place = np.random.default_rng([seed, number]), chosen.get(name)
-        if place is None:
+        if name in differing and shape is not None:
+            axis, extent = differing[name].axis, size_value(differing[name].extent, known)
+            drawn = _permuted(rng, shape, axis, extent, place, f"{subject}: {name}")
+        elif place is None:
             drawn = (draw or _usual)(rng, shape, dtype)
         else:
             drawn = _within(rng, shape or (), dtype, place)
@@ -141,9 +137,30 @@ def make_arguments(
         arrays.append(made)
     scalars = {
         scalar.name: values(number, scalar.name, None, scalar.dtype).item()
-        for number, scalar in enumerate(fusion.scalars, len(names))
+        for number, scalar in enumerate(fusion.scalars, len(fusion.inputs) + len(fusion.scalars))
     }
     return Arguments(tuple(arrays), scalars, known)
+
+
+def _chosen(
+    fusion: Fusion, sizes: Mapping[str, int], ranges: Mapping[str, Range]
+) -> dict[str, Range]:
+    """Return where the values of inputs and scalars come from: what is declared, or asked for."""
+    chosen: dict[str, Range] = {}
+    for declared in fusion.ranges:
+        low, high = size_value(declared.low, sizes), size_value(declared.high, sizes) - 1
+        before = chosen.get(declared.name, (low, high))
+        chosen[declared.name] = (max(before[0], low), min(before[1], high))
+    chosen |= ranges
+    names = [tensor.name for tensor in fusion.inputs] + [scalar.name for scalar in fusion.scalars]
+    for name in chosen:
+        if name not in names:
+            raise DefinitionError(
+                f"kernel {fusion.name}",
+                f"ranges= names '{name}', which is no input or scalar",
+                f"these are {', '.join(names)}",
+            )
+    return chosen
 
 
 def _require_values(tensor: TensorView, place: Range | None, subject: str) -> None:
@@ -190,6 +207,25 @@ def _within(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, plac
         return place[0] + (place[1] - place[0]) * rng.random(shape)
     low, high = int(place[0]), int(place[1])
     return rng.integers(low, max(low, high), shape, endpoint=True)
+
+
+def _permuted(
+    rng: np.random.Generator, shape: tuple[int, ...], axis: int, extent: int,
+    place: Range | None, subject: str,
+) -> Any:  # fmt: skip
+    """Return integers that differ along an axis: from a range, or from 0 on."""
+    import numpy as np
+
+    low, high = (0, max(extent, shape[axis]) - 1) if place is None else map(int, place)
+    pool = np.arange(low, max(low, high + 1))
+    if prod(shape) and pool.size < shape[axis]:
+        raise LaunchError(
+            subject,
+            f"{shape[axis]} different integers are wanted along axis {axis}, from {low} to {high}",
+            "take other sizes, or widen the range",
+        )
+    rows = np.broadcast_to(pool, (*shape[:axis], *shape[axis + 1 :], pool.size))
+    return np.moveaxis(rng.permuted(rows, axis=-1)[..., : shape[axis]], -1, axis)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
