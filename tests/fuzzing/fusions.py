@@ -54,6 +54,7 @@ _FLAVOURS = {
     "windows": ("_part", "_border", "_turn", "_join", "_window", "_stencil"),
     "gathers": ("_gather", "_scatter"),
     "keys": ("_lookup", "_histogram", "_histogram"),
+    "orders": ("_sort", "_permuted"),
     "own reducers": ("_own_reducer", "_own_reducer", "_scan"),
     "shapes": ("_reshape", "_reshape", "_broadcast", "_permute"),
     "triangles": ("_triangle",),
@@ -130,7 +131,7 @@ class FusionWriter(KeyedOperations):
             self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
             self._part: 3, self._border: 3, self._turn: 2, self._join: 3, self._window: 4,
             self._scan: 4, self._gather: 3, self._scatter: 2, self._triangle: 3, self._reshape: 4,
-            self._stencil: 3, self._lookup: 2, self._histogram: 2,
+            self._stencil: 3, self._lookup: 2, self._histogram: 2, self._sort: 1, self._permuted: 1,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5

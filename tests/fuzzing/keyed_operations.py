@@ -1,4 +1,4 @@
-"""Random operations whose indices are computed from data: bins, lookups, histograms."""
+"""Random operations whose indices are computed from data: bins, lookups, histograms, sorts."""
 
 from __future__ import annotations
 
@@ -81,3 +81,62 @@ class KeyedOperations(IndexedOperations):
             f"ln.scatter({start}, {key}, {updates}, 0)",
         ])  # fmt: skip
         self._define(call)
+
+    # Orders
+
+    def _sort(self) -> None:
+        """Sort elements, find their order, or keep the largest few of them."""
+        rng = self.rng
+        name = self._pick(lambda t: 0 < len(t.shape) < 4 and not t.dtype.is_bool)
+        if name is None:
+            return
+        shape = self.session.tensor(name).shape
+        axis = rng.randrange(len(shape))
+        if rng.random() < 0.4:
+            least = shape[axis] if isinstance(shape[axis], int) else 4
+            count = rng.randint(1, max(1, min(least, 5)))
+            if str(shape[axis]) in self.dims:  # without the assumption it is refused
+                self.session.define(f'f.assume("{shape[axis]} >= {count}")')
+            pair = ", ".join(f"t{self.count + n}" for n in range(2))
+            if self._line(pair, f"ln.topk({name}, {count}, {axis})"):
+                self.count += 2
+            return
+        down = rng.choice(["", "", ", descending=True"])
+        op = rng.choice(["sort", "argsort"])
+        if self._define(f"ln.{op}({name}, {axis}{down})") and op == "sort" and not down:
+            self._search(f"t{self.count - 1}", axis)
+
+    def _search(self, ordered: str, axis: int) -> None:
+        """Find, now and then, where elements have their places in what was sorted."""
+        own = self.session.tensor(ordered)
+        if axis != len(own.shape) - 1 or self.rng.random() < 0.5:
+            return
+        rows = own.sizes[:-1]
+        fits = self._tensors(
+            lambda t: t.dtype is own.dtype and (not rows or t.sizes[: len(rows)] == rows)
+        )
+        side = self.rng.choice(["", ', side="right"'])
+        if fits:
+            self._define(f"ln.searchsorted({ordered}, {self.rng.choice(fits)}{side})")
+
+    def _permuted(self) -> None:
+        """Assign updates to places that differ: an order that was found, or data."""
+        rng = self.rng
+        name = self._pick(lambda t: 0 < len(t.shape) < 4 and not t.dtype.is_bool)
+        if name is None:
+            return
+        own = self.session.tensor(name)
+        axis = rng.randrange(len(own.shape))
+        fits = self._tensors(lambda t: t.dtype is own.dtype and t.sizes == own.sizes)
+        into, updates = rng.choice(fits), rng.choice(fits)
+        places = f"g{self.count}"
+        if rng.random() < 0.5:
+            if not self._define(f"ln.argsort({name}, {axis})"):
+                return
+            places = f"t{self.count - 1}"
+        else:
+            shape = "".join(f"{s if isinstance(s, int) else str(s)!r}, " for s in own.shape)
+            kind = rng.choice(["int32", "int64"])
+            if not self._line(places, f'f.input("{places}", ({shape.rstrip()}), ln.{kind})'):
+                return
+        self._define(f"ln.scatter({into}, {places}, {updates}, {axis}, unique=True)")
