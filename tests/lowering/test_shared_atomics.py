@@ -334,9 +334,9 @@ def test_loops_over_what_a_fold_lacks_do_not_add_again(loops: str) -> None:
         assert_equal(ln.compile(kernel, target=target)(data), ln.evaluate(f, data))
 
 
-def _rows(bound: str) -> ln.Fusion:
+def _rows(bound: str, rows: int = 11) -> ln.Fusion:
     with ln.Fusion("rows") as f:
-        x = f.input("x", (11, "M"), ln.float32)
+        x = f.input("x", (rows, "M"), ln.float32)
         total = ln.sum(x, 1)
         y = f.output(total + 1.0, "y")
     total.memory = ln.SHARED
@@ -364,3 +364,31 @@ def test_blocks_that_start_and_fold_the_same_rows_are_taken() -> None:
     assert ln.verify(kernel).all_sizes
     data = np.arange(33, dtype=np.float32).reshape(11, 3)
     assert_equal(ln.compile(kernel, target="interpret")(data), data.sum(1) + 1)
+
+
+@pytest.mark.parametrize("kind", [PT.block_x, PT.block_y, PT.cpu_parallel, PT.vectorize])
+@pytest.mark.parametrize(("rows", "split"), [(4, None), (11, 4)])
+@pytest.mark.parametrize("blocks", ["rows", "split rows", "split rows, also of the start"])
+def test_one_of_the_iterations_at_once_starts_the_row_of_a_block(
+    kind: PT, rows: int, split: int | None, blocks: str
+) -> None:
+    """A block has one row in SHARED memory; initial values have loops over all rows."""
+    if kind is PT.vectorize and split is not None:
+        rows = 12
+    f = _rows("total y" if blocks == "rows" else "", rows)
+    total, start, y = f["T1"], f["T3"], f["y"]
+    if blocks != "rows":
+        for tensor in (total, y):
+            tensor.split(0, split or 3)
+            tensor.parallelize({0: PT.grid_y, 1: PT.grid_x})
+    if split is not None:
+        start.split(0, split)
+        if "start" in blocks:
+            start.axis(0).parallelize(PT.grid_y)
+    start.axis(-1).parallelize(kind)
+    kernel = ln.lower(f)
+    assert "\nT1: float32[1] shared\n" in str(kernel)
+    assert ln.verify(kernel).all_sizes, ln.verify(kernel)
+    data = np.arange(3 * rows, dtype=np.float32).reshape(-1, 3)
+    for target in ("interpret", "c"):
+        assert_equal(ln.compile(kernel, target=target)(data), data.sum(1) + 1)

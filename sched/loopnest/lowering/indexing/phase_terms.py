@@ -40,7 +40,7 @@ from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.lowering.indexing.accesses import Accesses
 from loopnest.lowering.indexing.axis_indices import Environment
-from loopnest.lowering.indexing.redundant_writes import first_points
+from loopnest.lowering.indexing.redundant_writes import first_points, first_starts
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
 from loopnest.lowering.loops.phase_nest import Compute
@@ -580,7 +580,8 @@ class PhaseTerms:
                 reason = f"{compute.unit.name} takes nothing in elsewhere"
                 terms[condition] = PredicateTerm(condition, reason, idle=True)
         places = self.storage[env.tensor].places
-        for condition in first_points(self.nest, compute, env.known, memory, places):
+        again = first_points(self.nest, compute, env.known, memory, places)
+        for condition in (*again, *first_starts(self.nest, env, self.storage[env.tensor].axes)):
             terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: once is enough")
         # In SHARED memory each thread has a place of its own, but where axes were laid out.
         shared = memory is Memory.SHARED and any(s.axes is not None for s in own)

@@ -4,22 +4,24 @@ A tensor may stand in a loop over an axis of the math that it does not have: the
 that it shares a producer with, or that of an axis which is broadcast in it. Computing a value again
 does no harm, but an update inside of a reduction adds again. Such an update happens only where what
 the tensor lacks is 0; so does a store to GLOBAL memory in a loop that runs over nothing else, whose
-first iteration is as good as all, and a store to memory that the threads of the loop share.
+first iteration is as good as all, and a store to memory that the threads of the loop share. What
+an atomic fold starts from has loops over all elements, also where a block folds one of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 
+from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial, loops_with_start
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.loops.promotion import Promoter
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ZERO, Expr, LaunchIndex, Op, free_indices
+from loopnest.scalar.expr import ZERO, Expr, LaunchIndex, Op, free_indices, substitute
 from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.domain import IterDomain
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, started_by
 
 _AT_ONCE = (ParallelType.cpu_parallel, ParallelType.vectorize)
 """Beside threads, the loops whose iterations have no order."""
@@ -75,6 +77,32 @@ def first_points(
             again = fill is not None and path.index(plan.forest.find(leaf[position])) >= start
             if is_global or again or leaf[position].is_reduction:
                 yield from _within(nest, compute, position, known)
+
+
+def first_starts(
+    nest: Nest, env: Environment, held: Container[IterDomain] | None
+) -> Iterator[Expr]:
+    """Yield the tests of a fold's initial values in SHARED memory for axes that their buffer lacks.
+
+    A block folds at one index of each. Iterations that run at once would all store to that element;
+    those that run one after the other store the same value to it again.
+
+    Args:
+        nest: the loops.
+        env: the indices of the axes of the initial values.
+        held: the axes of the fold that the buffer has.
+    """
+    fold, algebra = started_by(env.tensor), nest.plan.algebra
+    if fold is None or fold.memory is not Memory.SHARED or held is None:
+        return
+    for axis, own in zip(fold.domain.logical, env.tensor.domain.logical, strict=True):
+        index = env.index(own)
+        if axis not in held and index is not None:
+            kinds = {var: nest.spec_of[var].parallel for var in free_indices(index)}
+            at_once = [var for var, kind in kinds.items() if kind.is_block or kind.is_unordered]
+            beyond = algebra.sub(index, substitute(index, dict.fromkeys(at_once, ZERO)))
+            if beyond is not ZERO:
+                yield _is_zero(beyond)
 
 
 def is_repeated(plan: LoopPlan, unit: TensorView) -> bool:
