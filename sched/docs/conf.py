@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 from collections.abc import Iterator
 from importlib.metadata import version as installed
@@ -29,6 +30,7 @@ extensions = [
     "sphinx_copybutton",
 ]
 exclude_patterns: list[str] = []
+source_suffix = {".md": "markdown", ".ipynb": "markdown"}
 html_theme = "furo"
 html_title = "loopnest"
 html_show_sphinx = False
@@ -101,9 +103,33 @@ def raw(picture: str) -> str:
     return f'\n```{{raw}} html\n<div style="overflow-x: auto">{picture}</div>\n```\n'
 
 
-def draw_page(_: Sphinx, name: str, source: list[str]) -> None:
-    """Put the pictures into a page of the guide that has some."""
-    if name.startswith("guide/primitives/") or name == "guide/pictures":
+def executed(notebook: str) -> str:
+    """Return a notebook as Markdown: its cells, and behind each of code what it prints.
+
+    Cells that hold a solution are closed until somebody opens them.
+    """
+    namespace: dict[str, object] = {"__name__": "notebook"}
+    pieces = []
+    for cell in json.loads(notebook)["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            pieces.append(text)
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(text, f"<{cell['id']}>", "exec"), namespace)
+        shown = f"```python\n{text}\n```\n\n```text\n{printed.getvalue()}```"
+        if "solution" in cell["metadata"].get("tags", ()):
+            shown = f"<details>\n<summary>Show it</summary>\n\n{shown}\n\n</details>"
+        pieces.append(shown)
+    return "\n\n".join(pieces)
+
+
+def draw_page(app: Sphinx, name: str, source: list[str]) -> None:
+    """Put the pictures into a page of the guide that has some, and execute notebooks."""
+    if app.env.doc2path(name).suffix == ".ipynb":
+        source[0] = executed(source[0])
+    elif name.startswith("guide/primitives/") or name == "guide/pictures":
         source[0] = drawn(source[0])
 
 
@@ -114,7 +140,8 @@ def write_llms_txt(app: Sphinx, exception: Exception | None) -> None:
     lines = [f"# {project}", "", f"> {first_sentence(app, 'index')}", ""]
     for name in sorted(app.env.found_docs):
         title = app.env.titles[name].astext()
-        lines.append(f"- [{title}](_sources/{name}.md.txt): {first_sentence(app, name)}")
+        source = f"_sources/{name}{app.env.doc2path(name).suffix}.txt"
+        lines.append(f"- [{title}]({source}): {first_sentence(app, name)}")
     Path(app.outdir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
