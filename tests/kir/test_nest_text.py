@@ -1,5 +1,6 @@
 """The nest text: its exact format, and the line of each statement."""
 
+import math
 import os
 import subprocess
 import sys
@@ -38,6 +39,22 @@ def test_example_of_the_format():
 @pytest.mark.parametrize("text", FORMS, ids=lambda text: text.split("(")[0].split()[-1])
 def test_text_reads_back(text):
     assert print_nest(parse_nest(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "start"),
+    [("max", "int32", -(2**31)), ("min", "uint8", 255), ("max", "float16", -math.inf)],
+)
+def test_what_an_extremum_starts_from(name, dtype, start):
+    text = (
+        f"# loopnest nest 1\nkernel k(x: {dtype}[8]) -> (y: {dtype}[8])\n"
+        f"for i0 in 8:  # block_x\n  v1 = {name}(x[i0]) over block_x:\n"
+        f"    let v0 = x[i0]\n    let v1 = shuffle_xor(v0, 4)\n  y[i0] = v1"
+    )
+    program = parse_nest(text)
+    (found,) = [n for n, _ in walk(program.body) if isinstance(n, Collective)]
+    assert [const.value for const in found.identity] == [start]
+    assert print_nest(program) == text
 
 
 def test_swizzles_read_back():

@@ -46,6 +46,11 @@ _REDUCERS = {"sum": ("add", 0), "prod": ("mul", 1), "max": ("max", -math.inf),
              "min": ("min", math.inf), "any": ("or", False), "all": ("and", True)}  # fmt: skip
 
 
+def _held(start: float, dtype: DType) -> Const:
+    """Return what a reducer starts from; integers hold no infinity."""
+    return Const(min(max(start, dtype.least), dtype.greatest) if dtype.is_integer else start, dtype)
+
+
 _LINE = "a nest's line"
 _PARAMETERS = "parameters as name: type[shape]"
 _OUTPUTS = "outputs as name: type[shape]"
@@ -369,7 +374,7 @@ class NestParser(ExprParser):
             results,
             tuple(chain.from_iterable(values)),
             tuple([ParallelType(d) for d in dims.split(", ")]),
-            tuple([Const(start, a.dtype) for a in first]),
+            tuple([_held(start, a.dtype) for a in first]),
             tuple([self.operation(op, pair) for pair in pairs if op]),
             body,
             scan="" if how == "ordered " else how.strip(),
