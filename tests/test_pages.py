@@ -96,6 +96,16 @@ def test_primitives_and_kernels_have_a_page_each() -> None:
     assert scheduling | others == pages - {"README"}
 
 
+def test_all_variables_of_the_environment_stand_on_their_page() -> None:
+    read = set()
+    for path in [*(ROOT / "sched" / "loopnest").rglob("*.py"), ROOT / "tools" / "run"]:
+        read |= set(re.findall(r"\bLOOPNEST_[A-Z_]*[A-Z]\b", path.read_text("utf-8")))
+    # Macros of texts in C.
+    read -= {"LOOPNEST_COMPACT", "LOOPNEST_OPENMP_SIMD"}
+    page = (DOCS / "guide" / "environment.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(LOOPNEST_\w+)`", page, re.MULTILINE)) == read
+
+
 CODE = re.compile(r"(?<![\w/.])(?:sched|tests|kernels|tools)/[\w./-]*\w\.(?:py|md|nest|toml)\b")
 
 

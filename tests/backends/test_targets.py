@@ -130,3 +130,70 @@ def test_the_command_line_follows(tmp_path: Path) -> None:
     assert output("dump", str(file), "--stage", "trace") == "scale 32: y\n"
     assert output("dump", str(file), "--target", "trace") == "scale 32: y\n"
     assert "scale@gpu on target trace: N=8" in output("run", str(file), "--target", "trace")
+
+
+def fusion() -> ln.Fusion:
+    with ln.Fusion("scale") as f:
+        f.output(f.input("x", ("N",), ln.float32) * 2.0, "y")
+    return f
+
+
+@pytest.mark.parametrize("target", ["auto", "c", "cuda", "trace", "interpret"])
+def test_the_environment_has_all_kernels_interpreted(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on a target that this machine lacks, and where many are built in one run."""
+    monkeypatch.setenv("LOOPNEST_INTERPRET", "1")
+    fns = [ln.compile(fusion(), target=target), *ln.compile_many([fusion()], target=target)]
+    for fn in fns:
+        assert fn.target == "interpret"
+        assert fn(np.ones(2, np.float32)).tolist() == [2.0, 2.0]
+    monkeypatch.setenv("LOOPNEST_INTERPRET", "0")
+    assert ln.compile(fusion(), target="trace").target == "trace"
+
+
+def test_options_are_those_of_the_target_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOPNEST_INTERPRET", "1")
+    assert ln.compile(fusion(), target="c", optimize=3).target == "interpret"
+    with pytest.raises(ln.CompileError, match="has no option 'min_blocks'"):
+        ln.compile(fusion(), target="c", min_blocks=2)
+
+
+@pytest.mark.parametrize("variable", ["LOOPNEST_INTERPRET", "LOOPNEST_VERIFY"])
+def test_a_switch_is_0_or_1(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, "yes")
+    with pytest.raises(ln.CompileError) as error:
+        ln.compile(fusion(), target="interpret")
+    assert str(error.value) == f"{variable}=yes: 'yes' is neither 0 nor 1; use one of them"
+
+
+def test_the_environment_shows_what_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    f = fusion()
+    monkeypatch.setenv("LOOPNEST_PRINT", "nest, trace,nest")
+    ln.compile(f, target="interpret")
+    shown = capsys.readouterr()
+    assert shown.err == f"{ln.lower(f)}\nscale 32: y\n\n"
+    assert shown.out == ""
+    ln.compile_many([f], target="c")
+    assert capsys.readouterr().err == shown.err
+
+
+def test_what_is_not_there_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ln.Fusion("rows") as f:
+        total = ln.sum(f.input("x", ("N", 4), ln.float32), 1)
+        f.output(total * 2.0, "y")
+    monkeypatch.setenv("LOOPNEST_PRINT", "cuda")
+    ln.compile(f, target="interpret")
+    told = "rows has no cuda: T1: its LOCAL buffer has the symbolic size N, while registers "
+    assert capsys.readouterr().err.startswith(told)
+    monkeypatch.setenv("LOOPNEST_PRINT", "nest,sass")
+    with pytest.raises(ln.CompileError) as error:
+        ln.compile(f, target="interpret")
+    assert str(error.value) == (
+        "LOOPNEST_PRINT=nest,sass: 'sass' is no text of a kernel; use nest, cuda, c, trace, ptx, "
+        "or several with commas between them"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -14,7 +15,7 @@ from loopnest.backends.compiled_kernel import CompiledKernel, K
 from loopnest.backends.cpu import c_target
 from loopnest.backends.cuda import cuda_target
 from loopnest.backends.interpret import interpret_target
-from loopnest.base.errors import CompileError, LoweringError, NotSupported
+from loopnest.base.errors import CompileError, LoopnestError, LoweringError, NotSupported
 from loopnest.launch.target_interface import Executable, TargetRow, check_options
 from loopnest.scalar.expr import Symbol
 from loopnest.scalar.target_names import target_name
@@ -54,16 +55,25 @@ def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> Compil
         LoweringError: the kernel cannot run on a GPU.
         NotSupported: the target cannot run this kernel yet.
         VerifyError: the environment has LOOPNEST_VERIFY=1, and there is no proof.
+
+    With LOOPNEST_INTERPRET=1 in the environment every kernel is interpreted, whatever its target;
+    LOOPNEST_PRINT names texts that are shown of each on standard error: nest, cuda, c, ptx.
     """
     name = kernel.program.name
     shown = [f"{key}={value!r}" for key, value in options.items()]
     subject = f"compile({', '.join([name, f'target={target!r}', *shown])})"
     target = named_target(target, subject)
     _check_keywords(kernel.program, subject)
+    _show(kernel)
+    asked = TARGETS.values() if target == "auto" else [TARGETS[target]]
+    known = {name: option for row in asked for name, option in row.options.items()}
+    check_options(options, known, target, subject)
+    if _asked("LOOPNEST_INTERPRET"):
+        row = TARGETS["interpret"]
+        return _build(kernel, row, {k: v for k, v in options.items() if k in row.options})
     if target == "auto":
         return _automatic(kernel, options, subject)
     row = TARGETS[target]
-    check_options(options, row.options, target, subject)
     if row.instead and (missing := row.obstacle()) is not None:
         raise CompileError(subject, missing, row.instead)
     return _build(kernel, row, options)
@@ -90,9 +100,47 @@ _PROVED: WeakSet[object] = WeakSet()
 """Kernels that were proved, once for all targets: a kernel is a snapshot and never changes."""
 
 
+def _asked(variable: str) -> bool:
+    """Return whether a variable of the environment is 1.
+
+    Raises:
+        CompileError: it is neither 0 nor 1.
+    """
+    value = os.environ.get(variable, "")
+    if value not in ("", "0", "1"):
+        raise CompileError(
+            f"{variable}={value}", f"'{value}' is neither 0 nor 1", "use one of them"
+        )
+    return value == "1"
+
+
+def _show(kernel: Any) -> None:
+    """Print on standard error what LOOPNEST_PRINT asks for.
+
+    Raises:
+        CompileError: it has a name that is not there.
+    """
+    value = os.environ.get("LOOPNEST_PRINT", "")
+    texts = ["nest", *[target for target, row in TARGETS.items() if row.text], "ptx"]
+    for name in dict.fromkeys([name.strip() for name in value.split(",") if name.strip()]):
+        if name not in texts:
+            allowed = f"use {', '.join(texts)}, or several with commas between them"
+            raise CompileError(
+                f"LOOPNEST_PRINT={value}", f"'{name}' is no text of a kernel", allowed
+            )
+        try:
+            if name == "nest":
+                text = str(kernel)
+            else:
+                text = kernel.ptx("sm_90") if name == "ptx" else kernel.printed(name)
+        except LoopnestError as error:
+            text = f"{kernel.program.name} has no {name}: {error}"
+        print(text, file=sys.stderr)
+
+
 def _prove(kernel: object) -> None:
     """Prove `kernel` where the environment has LOOPNEST_VERIFY=1."""
-    if os.environ.get("LOOPNEST_VERIFY") == "1" and kernel not in _PROVED:
+    if _asked("LOOPNEST_VERIFY") and kernel not in _PROVED:
         from loopnest.proofs import require_proved
 
         require_proved(kernel)
@@ -118,8 +166,6 @@ def _keywords(program: kir.Program) -> list[str]:
 
 def _automatic(kernel: K, options: Mapping[str, Any], subject: str) -> CompiledKernel[K]:
     """Return the kernel on the first target that this machine can do and that knows the options."""
-    known = {name: option for row in TARGETS.values() for name, option in row.options.items()}
-    check_options(options, known, "auto", subject)
     passed_over: list[str] = []
     for target, row in TARGETS.items():
         reason = _obstacle(row, options)
@@ -164,11 +210,12 @@ def compile_together(
     """
     target = target_name(target)
     row = TARGETS.get(target) if isinstance(target, str) else None
-    if row is None or row.together is None:
+    if row is None or row.together is None or _asked("LOOPNEST_INTERPRET"):
         return [compile_kernel(kernel, target, {}) for kernel in kernels]
     options = {"optimize": optimize}
     check_options(options, row.options, target, "compile_many(...)")
     for kernel in kernels:
+        _show(kernel)
         _prove(kernel)
     built = row.together([kernel.program for kernel in kernels], optimize)
     make = partial(_executable, row=row, options=options)
