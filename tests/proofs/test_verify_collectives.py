@@ -78,6 +78,23 @@ def test_all_extents_of_a_block_are_tried(monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
+def test_what_is_right_of_a_maximum_is_looked_at_again_of_a_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        sys.modules["loopnest.proofs.collectives.collective_contract"], "MOST_THREADS", 70
+    )
+    twice = EVERYONE.replace("total[0] = 0.0", "total[0] = acc[0]")
+    largest = twice.replace("sum(", "max(").replace(
+        "total[0] + slots[i]", "max(total[0], slots[i])"
+    )
+    extents = {PT.block_x: Symbol("N")}
+    assert body_of(largest).check_all(extents, {}) is None
+    assert body_of(twice).check_all(extents, {}) == (
+        "in a block of (1, 1, 1): r in thread 0 has twice the contribution of thread 0"
+    )
+
+
 def test_sizes_that_follow_from_those_of_the_block_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

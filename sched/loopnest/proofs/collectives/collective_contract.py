@@ -16,7 +16,13 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.collectives.collective_machine import MOST_LANES, Shape, check, check_many
+from loopnest.proofs.collectives.collective_machine import (
+    IDEMPOTENT,
+    MOST_LANES,
+    Shape,
+    check,
+    check_many,
+)
 from loopnest.proofs.point_arrays import OPERATIONS, Undecidable, number
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
@@ -270,6 +276,7 @@ class Outline(TextFormat):
         self._numbers: dict[object, int] = {}
         self._template = node.combine
         head = [str(node.dims), node.scan, str(node.ordered), *[f"{a.dtype}" for a in node.args]]
+        head.append(str(node.name in IDEMPOTENT))  # then a contribution may be taken twice
         if self._binary(self._template[0]) is None:
             head += [str(t) for t in (*self._template, *node.identity)]
         lines = [*head, *self._body(node.body, 0), *map(self.format, node.results)]
