@@ -25,13 +25,15 @@ def sums(draw: st.DrawFn, depth: int = 1, *, extreme: bool = False) -> tuple[str
         texts.append(f"{number}*{name}")
         parts.append((name, number))
     if depth and draw(st.booleans()):
-        number, by, (text, inner) = draw(numbers), draw(st.integers(1, 5)), draw(sums(depth - 1))
+        number, by = draw(numbers), draw(st.integers(1, 5))
+        text, inner = draw(sums(depth - 1, extreme=extreme))
         texts.append(f"{number}*floor({text}/{by})")
         parts.append((affine.floor_of(inner, by), number))
     if extreme:
-        op, found = draw(st.sampled_from(["min", "max"])), [draw(sums(0)), draw(sums(0))]
-        texts.append(f"{op}({', '.join([text for text, _ in found])})")
-        parts.append((affine.extreme_of(op, [value for _, value in found]), 1))
+        op, number = draw(st.sampled_from(["min", "max"])), draw(numbers)
+        found = [draw(sums(0)), draw(sums(0))]
+        texts.append(f"{number}*{op}({', '.join([text for text, _ in found])})")
+        parts.append((affine.extreme_of(op, [value for _, value in found]), number))
     return f"({' + '.join(texts)})", affine.sum_of(parts)
 
 
@@ -45,7 +47,7 @@ def conditions(draw: st.DrawFn, depth: int = 2) -> tuple[str, affine.Condition]:
         parts = draw(st.lists(conditions(depth - 1), min_size=2, max_size=3))
         joined = (affine.all_of if kind == "and" else affine.any_of)([part for _, part in parts])
         return "(" + f" {kind} ".join([f"({text})" for text, _ in parts]) + ")", joined
-    (one, a), (other, b) = draw(sums()), draw(sums())
+    (one, a), (other, b) = draw(sums(extreme=draw(st.booleans()))), draw(sums())
     if kind == "range":
         return f"0 <= {one} < {other}", affine.within(a, b)
     op = draw(st.sampled_from([*TESTS]))
