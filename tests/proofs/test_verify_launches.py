@@ -9,6 +9,7 @@ import pytest
 
 import loopnest as ln
 from helpers.launch_cases import CASES, numbers, split_sum
+from loopnest.kir.nest_text import print_nest
 from loopnest.proofs.barrier_necessity import superfluous_barriers
 from loopnest.proofs.verifier import verify_program
 from loopnest.scalar.expr import Op, integer
@@ -104,7 +105,9 @@ def test_a_mutant_that_is_proved_is_right(name):
     assert "no boundary between launch 0 and the next" in texts
 
 
-def test_the_end_of_a_launch_is_needed_where_data_decide_what_is_added_to():
+@pytest.mark.parametrize("launches", [1, 2])
+def test_what_orders_the_first_values_of_a_fold_is_needed_where_data_decide_where_it_adds(launches):
+    """A barrier of the grid, or the end of a launch: that is no statement, so no note is on it."""
     with ln.Fusion("sums") as f:
         x = f.input("x", ("K",), ln.float32)
         places = f.input("places", ("K",), ln.int32)
@@ -112,12 +115,33 @@ def test_the_end_of_a_launch_is_needed_where_data_decide_what_is_added_to():
         f.output(ln.index_add(ln.full((10,), 0.0), 0, places, x), "sums")
     sums = f["sums"]
     sums.atomic().parallelize({0: ln.ParallelType.block_x})
-    sums.new_launch()
+    if launches == 2:
+        sums.new_launch()
     sums.reorder({1: 0})
     sums.parallelize({0: ln.ParallelType.grid_x})
     kernel = ln.lower(f)
-    assert len(kernel.program.launches) == 2
+    assert len(kernel.program.launches) == launches
     assert superfluous_barriers(kernel) == []
+    notes = [n for n in ln.verify(kernel, needed=True).findings if n.kind == "needed"]
+    what = ["the barrier of the grid", "the atomic store"][launches - 1 :]
+    assert [n.message for n in notes] == [f"whether {w} is needed depends on data" for w in what]
+    texts = [text.strip() for text in str(kernel).splitlines()]
+    assert all(texts[n.at.line - 1] == n.at.text for n in notes)
+
+
+def test_what_needs_the_barrier_of_a_launch_is_told_in_lines_of_the_whole_nest():
+    """Also where workspace, whose lines are in front of the launches, is an output of this one."""
+    kernel = ln.lower(CASES["two_results"][0]())
+    (note,) = [n for n in ln.verify(kernel, needed=True).findings if n.kind == "needed"]
+    texts = [text.strip() for text in str(kernel).splitlines()]
+    (line,) = [n for n, text in enumerate(texts, 1) if text.startswith("barrier warp")]
+    assert note.message == f"the barrier of the warp at nest line {line} orders two accesses"
+    assert [place.text for place in (note.at, note.other)] == [
+        "let v36 = T1_part[0]",
+        "T1_part[0] = v33",
+    ]
+    for place in (note.at, note.other):
+        assert texts[place.line - 1] == place.text
 
 
 def test_a_finding_names_the_launch_and_the_line():
@@ -125,10 +149,11 @@ def test_a_finding_names_the_launch_and_the_line():
     a, b = k.program.body
     store = next(n for n, _ in kir.walk(b.body) if isinstance(n, kir.Store) and n.role == "init")
     half = kir.map_body(b.body, lambda n: None if n is store else n)
-    report = verify_program(
-        k.program.with_body((a, replace(b, body=half))), k._lowered.math(), {"N": 20}
-    )
+    program = k.program.with_body((a, replace(b, body=half)))
+    report = verify_program(program, k._lowered.math(), {"N": 20})
     assert report.status == "refuted"
     assert all(f.message.startswith("in launch 1, ") for f in report.findings)
-    assert report.findings[0].at is not None
-    assert report.findings[0].at.line > 12
+    at = report.findings[0].at
+    assert at is not None
+    assert at.line > 12
+    assert print_nest(program).splitlines()[at.line - 1].strip() == at.text

@@ -10,13 +10,20 @@ from dataclasses import replace
 import pytest
 
 import loopnest as ln
+from helpers.mma_gemm import mma_gemm
 from helpers.verify_nests import program_of
 from kernels.softmax import softmax as softmax_async
 from loopnest import kir
 from loopnest.facade.kernel_class import Kernel, lower
 from loopnest.kir.nest_text import nest_lines
 from loopnest.kir.vector_access import WideAccess
-from loopnest.proofs import Report, superfluous_barriers, verify, verify_program
+from loopnest.proofs import (
+    Report,
+    superfluous_barriers,
+    verify,
+    verify_program,
+    wide_barriers,
+)
 from loopnest.proofs.affine import NotAffine
 from loopnest.proofs.obligations import obligations
 from loopnest.proofs.program_model import Model
@@ -162,7 +169,33 @@ def test_a_barrier_that_orders_nothing_is_superfluous() -> None:
 
 @pytest.mark.parametrize("name", [n for n in KERNELS if "E" not in n])
 def test_what_needs_each_barrier_is_told(name: str) -> None:
-    k = lower(KERNELS[name]())
+    assert_each_is_needed(lower(KERNELS[name]()))
+
+
+def test_what_needs_the_barriers_of_a_kernel_with_tiles_is_told() -> None:
+    """In lines of the nest that people see, in which tiles have no barriers around them."""
+    k = lower(mma_gemm("mma.m16n8k16.f32.f16", tiles=(1, 1, 1)))
+    assert_each_is_needed(k)
+    assert superfluous_barriers(k) == wide_barriers(k) == []
+
+
+def test_a_finding_behind_a_tile_has_the_line_of_the_nest_that_people_see() -> None:
+    k = lower(mma_gemm("mma.m16n8k16.f32.f16", tiles=(1, 1, 1)))
+    store = next(n for n, _ in k.walk() if isinstance(n, kir.Store) and n.tensor == "c")
+    row, column = store.index
+    wrong = replace(store, index=(row, Op("add", (column, integer(1)), index_type)))
+    program = k.program.with_body(
+        kir.map_body(k.program.body, lambda n: wrong if n is store else n)
+    )
+    assert k._lowered.math is not None
+    (found,) = verify_program(program, k._lowered.math()).findings
+    assert found.message == "c writes out of bounds: index 8 for axis 1 of c, which has extent 8"
+    assert found.at is not None
+    assert found.at.line == nest_lines(program)[wrong]
+    assert found.at.text == str(wrong.own) + f" = {wrong.value}"
+
+
+def assert_each_is_needed(k: Kernel) -> None:
     notes = [f for f in verify(k, needed=True).findings if f.kind in ("needed", "superfluous")]
     barriers = [node for node, _ in k.walk() if isinstance(node, kir.Barrier)]
     assert len(notes) == len(barriers)

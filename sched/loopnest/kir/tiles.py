@@ -22,7 +22,8 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, Const, Expr, Load, integer
 
 _WARPS = (ParallelType.block_z, ParallelType.block_y)
-_EDGE = Barrier("warp", "a tile begins or ends")
+EDGE = Barrier("warp", "a tile begins or ends")
+"""What stands in front of the body of a tile, and behind it, where the tile does not."""
 
 
 def without_tiles(program: Program) -> Program:
@@ -38,7 +39,7 @@ def without_tiles(program: Program) -> Program:
 
 def had_tiles(program: Program) -> bool:
     """Whether a program is what `without_tiles` made of one with tiles."""
-    return any(isinstance(n, Barrier) and n.reason == _EDGE.reason for n in program.nodes)
+    return any(isinstance(n, Barrier) and n.reason == EDGE.reason for n in program.nodes)
 
 
 def in_registers(launch: Program) -> Program:
@@ -114,7 +115,7 @@ class _OtherBuffers:
             made = with_bodies(node, tuple([self.body(part) for part in bodies(node)]))
             found = self.known[node] = (self._own(made),)
             if isinstance(made, Tile) and not self.keep:
-                found = self.known[node] = (_EDGE, *made.body, _EDGE)
+                found = self.known[node] = (EDGE, *made.body, EDGE)
         return found
 
     def _own(self, node: Stmt) -> Stmt:

@@ -8,12 +8,13 @@ which allows for blocks as large as they may be.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, TypeVar
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.tiles import without_tiles
 from loopnest.proofs.affine import NotAffine
 from loopnest.proofs.enumeration.access_instances import InstanceTable
 from loopnest.proofs.enumeration.enumerated_races import EnumeratedRaces
@@ -21,10 +22,10 @@ from loopnest.proofs.obligations import obligations, program_of
 from loopnest.proofs.point_arrays import Enumeration, NoLaunch, TooMany, Undecidable
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.report import Finding, Place
-from loopnest.proofs.single_launches import single_launches
+from loopnest.proofs.single_launches import SingleLaunch, single_launches
 from loopnest.proofs.size_choice import filled, fulfils, large_sizes, points_at, small_sizes
 from loopnest.proofs.symbolic import NotProved, prove_order
-from loopnest.proofs.witness import Witness
+from loopnest.proofs.witness import Witness, among_tiles
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import WARP, Memory
 from loopnest.scalar.expr import (
@@ -66,23 +67,47 @@ def superfluous_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
         **sizes: values of size symbols.
     """
     result: list[kir.Barrier] = []
-    for program, math in _launches(*program_of(k, "superfluous_barriers")):
-        every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
-        left = _not_needed(program, every, sizes, _deleted)
-        model, few = Model(program), sliced(program)
-        result += [b for b in left if not _may_be_needed(model, few, math, sizes, b)]
+    for part in _parts(*program_of(k, "superfluous_barriers")):
+        left = _not_needed(part.program, part.barriers, sizes, _deleted)
+        model, few = Model(part.program), sliced(part.program)
+        result += [b for b in left if not _may_be_needed(model, few, part.launch.math, sizes, b)]
     return result
 
 
-def _launches(
-    program: kir.Program, math: MathSnapshot
-) -> Iterator[tuple[kir.Program, MathSnapshot]]:
-    """Yield each launch with the math of it; the program itself where it is one."""
-    if len(program.launches) == 1:
-        yield program, math
-        return
-    for launch in single_launches(program, math):
-        yield launch.program, launch.math
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One launch of a kernel, without tiles.
+
+    Args:
+        launch: the launch.
+        program: what it runs, without tiles.
+        ordering: its barriers, waits and atomic stores, in program order, without what stands in no
+            nest of the kernel: the edges of tiles, and the barrier in place of earlier launches.
+    """
+
+    launch: SingleLaunch
+    program: kir.Program
+    ordering: list[kir.Stmt]
+
+    @property
+    def barriers(self) -> list[kir.Barrier]:
+        """The barriers among what orders accesses."""
+        return [n for n in self.ordering if isinstance(n, kir.Barrier)]
+
+    def seen(self, finding: Finding) -> Finding:
+        """Return a finding about this nest as one about that of the kernel."""
+        return finding.moved(among_tiles(self.launch.program)).moved(self.launch.place)
+
+
+def _parts(program: kir.Program, math: MathSnapshot) -> Iterator[_Part]:
+    """Yield each launch of a kernel; all of it where it is one."""
+    own = {n for n in program.nodes if isinstance(n, kir.Barrier)}
+    several = single_launches(program, math) if len(program.launches) > 1 else ()
+    for launch in several or [SingleLaunch(program, math, frozenset())]:
+        plain = without_tiles(launch.program)
+        ordering = [n for n in plain.nodes if _orders(n)]
+        ordering = [n for n in ordering if n in own or not isinstance(n, kir.Barrier)]
+        yield _Part(launch, plain, ordering)
 
 
 def necessity(program: kir.Program, math: MathSnapshot, given: Mapping[str, int]) -> list[Finding]:
@@ -92,23 +117,23 @@ def necessity(program: kir.Program, math: MathSnapshot, given: Mapping[str, int]
     statement: no size that was looked at needs it, and isl names none.
     """
     found: list[Finding] = []
-    for part, own in _launches(program, math):
-        found += _Necessity(part, own, given).notes()
+    for part in _parts(program, math):
+        found += _Necessity(part, given).notes()
     return found
 
 
 class _Necessity:
     """What needs the synchronisation of one launch."""
 
-    def __init__(self, program: kir.Program, math: MathSnapshot, given: Mapping[str, int]) -> None:
-        self.program, self.math, self.given = program, math, given
+    def __init__(self, part: _Part, given: Mapping[str, int]) -> None:
+        self.part, self.program, self.given = part, part.program, given
         self.races: dict[kir.Stmt, Finding] = {}
         self.looked_at: set[kir.Stmt] = set()
-        self.witness = Witness(Model(program), given, (1, 1, 1), (1, 1, 1))
+        self.witness = Witness(Model(self.program), given, (1, 1, 1), (1, 1, 1))
 
     def notes(self) -> list[Finding]:
         """Return a note on each statement, in program order."""
-        every = [n for n, _ in kir.walk(self.program.body) if _orders(n)]
+        every = self.part.ordering
         plain = [n for n in every if not isinstance(n, kir.Barrier)]
         small = small_sizes(self.program, self.given)
         # The whole program first: its accesses have their lines. Of slices they are looked for.
@@ -130,29 +155,30 @@ class _Necessity:
         what = _noun(node)
         race = self.races.get(node)
         if not alone and race is not None:
-            found = self.witness.statement("needed", "", node, "note")
+            found = self._about(node, "needed", "")
             assert found.at is not None
             message = f"{what} at nest line {found.at.line} orders two accesses"
-            sides = [self._placed(place) for place in (race.at, race.other)]
+            sides = self.part.seen(race.moved(self._placed))
             return replace(
-                found, message=message, tensor=race.tensor, sizes=race.sizes, at=sides[0],
-                other=sides[1],
+                found, message=message, tensor=race.tensor, sizes=race.sizes, at=sides.at,
+                other=sides.other,
             )  # fmt: skip
         if node not in self.looked_at:
             text = f"whether {what} is needed depends on data"
-            return self.witness.statement("needed", text, node, "note")
+            return self._about(node, "needed", text)
         if isinstance(node, kir.Barrier) and _may_be_needed(
-            Model(self.program), few, self.math, self.given, node
+            Model(self.program), few, self.part.launch.math, self.given, node
         ):
             text = f"{what} may be needed at sizes with too many points to look at"
-            return self.witness.statement("needed", text, node, "note")
+            return self._about(node, "needed", text)
         text = f"{what} is superfluous: without it there is no race at any size looked at"
-        return self.witness.statement("superfluous", text, node, "note")
+        return self._about(node, "superfluous", text)
 
-    def _placed(self, place: Place | None) -> Place | None:
-        """Return a place of a slice as one of the whole, by the text of its statement."""
-        if place is None:
-            return None
+    def _about(self, node: kir.Stmt, kind: str, text: str) -> Finding:
+        return self.part.seen(self.witness.statement(kind, text, node, "note"))
+
+    def _placed(self, place: Place) -> Place:
+        """Return a place of a slice as one of the launch, by the text of its statement."""
         texts = [text.strip() for text in self.witness.texts]
         if texts[place.line - 1 : place.line] == [place.text]:
             return place
@@ -192,10 +218,9 @@ def wide_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
         if table.space.threads > WARP:
             seen.add(barrier)
 
-    for program, _ in _launches(*program_of(k, "wide_barriers")):
-        every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
-        blocks = [b for b in every if b.scope == "block"]
-        found += _not_needed(program, blocks, sizes, narrow)
+    for part in _parts(*program_of(k, "wide_barriers")):
+        blocks = [b for b in part.barriers if b.scope == "block"]
+        found += _not_needed(part.program, blocks, sizes, narrow)
     return [b for b in found if b in seen]
 
 

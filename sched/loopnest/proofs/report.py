@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 Status: TypeAlias = 'Literal["proved", "refuted", "unknown"]'
@@ -74,6 +74,11 @@ class Finding:
     at: Place | None = None
     other: Place | None = None
     origin: str = ""
+
+    def moved(self, to: Callable[[Place], Place]) -> Finding:
+        """Return the finding about another nest, in which `to` says where a place of this is."""
+        at, other = [None if place is None else to(place) for place in (self.at, self.other)]
+        return replace(self, at=at, other=other)
 
     def __str__(self) -> str:
         parts = [f"{self.kind}: {self.message}"]

@@ -178,27 +178,27 @@ class SingleLaunch:
     Args:
         program: the launch.
         math: what it computes: arrays that earlier launches stored are its inputs.
-        lines: how many lines further down its statements stand in the nest of the whole.
         between: the tensors that pass from launch to launch in workspace.
+        lines: how many lines further down its statements stand in the nest of the whole.
     """
 
     program: kir.Program
     math: MathSnapshot
-    lines: int
     between: frozenset[str]
+    lines: int = 0
 
     def placed(self, finding: Finding, number: int) -> Finding:
         """Return a finding of this launch as one of the whole."""
-        at, other = (self._place(p) for p in (finding.at, finding.other))
-        found = replace(finding, at=at, other=other)
+        found = finding.moved(self.place)
         if finding.status != "note":
             found = replace(found, message=f"in launch {number}, {finding.message}")
         # The caller sees no workspace: that it has a layout of its own is not wrong.
         own = finding.kind == "layout" and finding.tensor in self.between
         return replace(found, status="unknown") if own and found.status == "refuted" else found
 
-    def _place(self, place: Place | None) -> Place | None:
-        return None if place is None else replace(place, line=place.line + self.lines)
+    def place(self, place: Place) -> Place:
+        """Return a place in the nest of this launch as one in that of the whole."""
+        return replace(place, line=place.line + self.lines)
 
 
 def order_faults(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[bool, str, str]]:
@@ -230,14 +230,12 @@ def single_launches(program: kir.Program, math: MathSnapshot) -> tuple[SingleLau
     started = started_launches(program, math)
     stored, read = _accesses(started.program)
     crossing = (*_crossing(stored, read), *started.starts)
-    shifts = [
-        _shift(program, number, part) - started.added.get(number, 0)
-        for number, part in enumerate(program.launches)
-    ]
-    return tuple([
-        _LaunchProgram(number, part, math, stored, crossing, shifts[number]).made()
-        for number, part in enumerate(started.program.launches)
-    ])  # fmt: skip
+    found = []
+    for number, part in enumerate(started.program.launches):
+        launch = _LaunchProgram(number, part, math, stored, crossing).made()
+        lines = _shift(program, number, launch.program) - started.added.get(number, 0)
+        found.append(replace(launch, lines=lines))
+    return tuple(found)
 
 
 Launches = Mapping[Buffer, set[int]]
@@ -266,11 +264,9 @@ def _crossing(stored: Launches, read: Launches) -> tuple[Buffer, ...]:
 
 
 def _shift(program: kir.Program, number: int, part: kir.Program) -> int:
-    """Return how far the statements of a launch stand behind those of its own nest."""
-    if not part.body:
-        return 0
-    first = part.body[0]
-    return nest_lines(program)[first] - nest_lines(part)[first]
+    """Return how far the statements of a launch stand behind those of `part`, its own nest."""
+    whole = program.launches[number].body
+    return nest_lines(program)[whole[0]] - nest_lines(part)[part.body[0]] if whole else 0
 
 
 class _LaunchProgram:
@@ -283,9 +279,8 @@ class _LaunchProgram:
         math: MathSnapshot,
         stored: Launches,
         crossing: Sequence[Buffer],
-        lines: int,
     ) -> None:
-        self.number, self.program, self.math, self.lines = number, program, math, lines
+        self.number, self.program, self.math = number, program, math
         self.taken = {b: b.tensor for b in crossing if max(stored[b]) < number}
         self.given = [b for b in crossing if number in stored[b]]
         self.written = {b for b, launches in stored.items() if number in launches}
@@ -310,7 +305,7 @@ class _LaunchProgram:
             body=kir.map_body(self.program.body, self._statement),
         )
         between = [b.tensor for b in (*self.taken, *self.given) if b.kind == "workspace"]
-        return SingleLaunch(program, math, self.lines, frozenset(between))
+        return SingleLaunch(program, math, frozenset(between))
 
     def _as_declared(self, buffer: Buffer) -> Buffer:
         """Return workspace with the extents as the math writes them, where these are equal.

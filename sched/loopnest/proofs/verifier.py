@@ -49,7 +49,7 @@ from loopnest.proofs.size_choice import (
 )
 from loopnest.proofs.symbolic import NotProved, broken_contract, prove
 from loopnest.proofs.template_matching import Mismatch
-from loopnest.proofs.witness import Witness
+from loopnest.proofs.witness import Witness, among_tiles
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, Local, Symbol, loads
@@ -161,7 +161,16 @@ def verify_program(
             wrong.append(Finding("scope", "refuted", fault))
     if wrong:
         return Report("refuted", tuple(wrong))
-    program = without_tiles(program)
+    plain = without_tiles(program)
+    if plain is not program:
+        report = _verify_nest(plain, math, given)
+        places = among_tiles(program)
+        return replace(report, findings=tuple([f.moved(places) for f in report.findings]))
+    return _verify_nest(program, math, given)
+
+
+def _verify_nest(program: kir.Program, math: MathSnapshot, given: dict[str, int]) -> Report:
+    """Prove that one program without tiles computes `math`, where no thread starts, too."""
     report = _verify_one(of_the_host(program, given), math, given)
     symbolic = report.ok and report.scope == (named(given) if given else ALL_SIZES)
     left: list[str] = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
 from loopnest import kir
 from loopnest.kir.nest_text import nest_lines, print_nest
+from loopnest.kir.tiles import EDGE, without_tiles
 from loopnest.proofs.point_arrays import Points
 from loopnest.proofs.program_model import Access, Model, Site
 from loopnest.proofs.report import Finding, Place
@@ -142,6 +144,23 @@ class Witness:
             loops,
             text,
         )
+
+
+def among_tiles(program: kir.Program) -> Callable[[Place], Place]:
+    """Return what tells where a place in the nest of `without_tiles(program)` is in `program`.
+
+    The line of a tile is that of the barrier in front of its body; the one behind has no line.
+    """
+    texts, plain = (print_nest(p).splitlines() for p in (program, without_tiles(program)))
+    edges = [line for line, text in enumerate(plain, 1) if text.endswith(EDGE.reason)]
+    fronts = dict(zip(edges[1::2], edges[::2], strict=True))
+
+    def moved(place: Place) -> Place:
+        line = fronts.get(place.line, place.line)
+        line -= sum(behind < line for behind in fronts)
+        return replace(place, line=line, text=texts[line - 1].strip())
+
+    return moved
 
 
 def _unravel(number: int, extents: Sequence[int]) -> tuple[int, int, int]:
