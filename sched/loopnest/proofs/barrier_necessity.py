@@ -75,7 +75,7 @@ def superfluous_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _LaunchOrder:
     """One launch of a kernel, without tiles.
 
     Args:
@@ -99,7 +99,7 @@ class _Part:
         return finding.moved(among_tiles(self.launch.program)).moved(self.launch.place)
 
 
-def _parts(program: kir.Program, math: MathSnapshot) -> Iterator[_Part]:
+def _parts(program: kir.Program, math: MathSnapshot) -> Iterator[_LaunchOrder]:
     """Yield each launch of a kernel; all of it where it is one."""
     own = {n for n in program.nodes if isinstance(n, kir.Barrier)}
     several = single_launches(program, math) if len(program.launches) > 1 else ()
@@ -107,7 +107,7 @@ def _parts(program: kir.Program, math: MathSnapshot) -> Iterator[_Part]:
         plain = without_tiles(launch.program)
         ordering = [n for n in plain.nodes if _orders(n)]
         ordering = [n for n in ordering if n in own or not isinstance(n, kir.Barrier)]
-        yield _Part(launch, plain, ordering)
+        yield _LaunchOrder(launch, plain, ordering)
 
 
 def necessity(program: kir.Program, math: MathSnapshot, given: Mapping[str, int]) -> list[Finding]:
@@ -125,7 +125,7 @@ def necessity(program: kir.Program, math: MathSnapshot, given: Mapping[str, int]
 class _Necessity:
     """What needs the synchronisation of one launch."""
 
-    def __init__(self, part: _Part, given: Mapping[str, int]) -> None:
+    def __init__(self, part: _LaunchOrder, given: Mapping[str, int]) -> None:
         self.part, self.program, self.given = part, part.program, given
         self.races: dict[kir.Stmt, Finding] = {}
         self.looked_at: set[kir.Stmt] = set()
