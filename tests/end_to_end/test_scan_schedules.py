@@ -214,6 +214,37 @@ def test_a_merged_loop_that_it_lacks(recompute: bool) -> None:
     check(f)
 
 
+def side_by_side(parallel: ln.ParallelType, inside: bool) -> ln.Fusion:
+    """Return a scan in a loop of 8 rows by 4 elements that it lacks, inside of its steps or not."""
+    with ln.Fusion("repeated") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        c = ln.cumsum(ln.broadcast(x, (False, False, True)), 1).named("c")
+        z = f.output(c + ln.full((4,), 1.0), "z")
+    z.split(0, 8)
+    z.reorder({2: 1} if inside else {3: 2})
+    z.merge(2 if inside else 1)
+    c.compute_at(z, 3)
+    z.axis(2 if inside else 1).parallelize(parallel)
+    f.inline_most()
+    return f
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("parallel", [PT.serial, PT.cpu_parallel, PT.block_x, PT.grid_x], ids=str)
+def test_threads_take_the_same_steps(parallel: ln.ParallelType, inside: bool) -> None:
+    """Each carries its own sum; a loop that one thread goes through inside has one for all."""
+    f = side_by_side(parallel, inside)
+    if inside and not parallel.is_thread:
+        with pytest.raises(ln.LoweringError) as caught:
+            ln.lower(f)
+        assert str(caught.value) == (
+            "c: the loop z.i2 inside of its scan would take each step again; compute it outside "
+            "of that loop"
+        )
+        return
+    check(f)
+
+
 # Wrong nests
 
 

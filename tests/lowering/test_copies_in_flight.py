@@ -58,6 +58,34 @@ def test_each_pass_keeps_the_nest_legal_and_right(monkeypatch: pytest.MonkeyPatc
     ln.lower(column_sums(3))
 
 
+@pytest.mark.parametrize("dtype", [ln.float16, ln.float32], ids=str)
+def test_padding_is_a_copy_of_fewer_bytes(dtype: ln.DType) -> None:
+    """Elements that the math says are 0 take no memory, and no other way."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("S", 64), dtype)
+        tiles = ln.unfold(x, 0, 32, stride=32, padding=(0, 31))  # [T, 64, 32]
+        f.output(ln.sum(ln.cast(ln.flip(tiles, 2), ln.float32), axis=0), "y")
+    y, tile = f["y"], tiles
+    tile.memory = ln.SHARED
+    y.axis(1).parallelize(PT.block_x)
+    tile.compute_at(y, 1)
+    tile.reorder({2: 1})  # [T, 32, 64]
+    wide = 16 // dtype.size
+    tile.split(2, wide)
+    tile.parallelize({2: PT.block_x, 3: PT.vectorize})
+    tile.move_by("cp.async").circular_buffer(2)
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).all_sizes
+    assert str(kernel).count("else:") == 2
+    assert kernel.cuda().count("32 < S ? 16 : 0);") == kernel.cuda().count("? 16 : 0);") - 1 == 1
+    for target in ("interpret", "c"):
+        run = ln.compile(f, target=target)
+        for rows in (1, 32, 70):
+            given = np.random.default_rng(rows).integers(-9, 9, (rows, 64)).astype(dtype.numpy)
+            np.testing.assert_array_equal(run(given), ln.evaluate(f, given))
+
+
 def test_without_a_circular_buffer_copies_are_waited_for_at_once() -> None:
     f = column_sums(1)
     kernel = ln.lower(f)

@@ -8,6 +8,7 @@ admits the static extents. It changes nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from loopnest.base.errors import LoweringError
 from loopnest.lowering.loops.loop_plan import (
@@ -19,6 +20,7 @@ from loopnest.lowering.loops.loop_plan import (
     is_trivial,
     item_axes,
     refolded,
+    scanned_over,
 )
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import (
@@ -235,13 +237,30 @@ def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
     own = {plan.forest.find(axis) for axis in domain.leaf}
     inside = path[path.index(plan.forest.find(loops[0])) :]
     other = [g for g in inside if g not in own and not is_trivial(plan.specs[g])]
-    if other or plan.promotions[unit].repeats:
-        named = plan.specs[other[0]].axis if other else plan.spec(loops[0]).axis
+    again = other or _repeating(plan, unit, inside)
+    if again:
         raise LoweringError(
             unit.name,
-            f"the loop {named} inside of its scan would take each step again",
+            f"the loop {plan.specs[again[0]].axis} inside of its scan would take each step again",
             "compute it outside of that loop",
         )
+
+
+def _repeating(plan: LoopPlan, unit: TensorView, inside: Sequence[LoopGroup]) -> list[LoopGroup]:
+    """Return the loops inside of a scan over what it lacks, in which it would go on too far.
+
+    Each thread carries what it folds itself: threads may take the same steps side by side.
+    """
+    promoter = plan.promoter
+    held = promoter.held(unit)
+    apart = unit.memory is Memory.LOCAL and not scanned_over(plan, unit)
+    return [
+        group
+        for group in inside
+        if not is_trivial(plan.specs[group])
+        and not (apart and plan.specs[group].parallel.is_thread)
+        and not promoter.concrete_keys(promoter.node_of[group]) <= held
+    ]
 
 
 def _check_items(plan: LoopPlan, unit: TensorView) -> None:

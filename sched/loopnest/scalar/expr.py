@@ -446,6 +446,12 @@ def cast(value: Expr, dtype: DType) -> Expr:
     return Op("cast", (value,), dtype)
 
 
+def is_zero(value: Expr) -> bool:
+    """Whether all bits of a value are known to be 0."""
+    (value,) = value.args if isinstance(value, Op) and value.op == "cast" else (value,)
+    return isinstance(value, Const) and str(value.value) in ("0", "0.0", "False")
+
+
 def walk(*roots: Expr) -> Iterator[Expr]:
     """Yield every node below one of `roots` once, operands before their users."""
     seen: set[Expr] = set()

@@ -447,7 +447,8 @@ def _source(tensor: TensorView, row: Instruction) -> TensorView:
         raise PrimitiveRefused(
             f"{tensor.name} is a {kind}, and {row.name} copies", "move a copy (cache_after)"
         )
-    if not definition.is_copy:
+    pads = definition.pads_a_copy and row.operands[row.result].fragment is None
+    if not (definition.is_copy or pads):
         raise PrimitiveRefused(
             f"{tensor.name} is {definition.op} of what it reads, and {row.name} copies",
             "move a copy (cache_after), and compute from it",

@@ -27,7 +27,18 @@ from loopnest.base.errors import DefinitionError
 from loopnest.base.fast_init import fast_init
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind, Memory, ParallelType
-from loopnest.scalar.expr import ZERO, Arg, Const, Coordinate, Expr, substitute, walk
+from loopnest.scalar.expr import (
+    ZERO,
+    Arg,
+    Const,
+    Coordinate,
+    Expr,
+    Load,
+    Op,
+    is_zero,
+    substitute,
+    walk,
+)
 from loopnest.scalar.operators import Operators
 from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.templates import instantiate
@@ -216,6 +227,12 @@ class Definition:
         return self.reducer is None and len(self.values) == 1 and isinstance(self.values[0], Arg)
 
     @property
+    def pads_a_copy(self) -> bool:
+        """Whether each element is one of a single producer, or 0 where its place says so."""
+        (value, *others) = self.values
+        return self.reducer is None and not others and padded_copy(value) is not None
+
+    @property
     def is_zero(self) -> bool:
         """Whether it says that each element is 0, and reads nothing."""
         (value, *others) = self.values
@@ -245,6 +262,16 @@ class Definition:
             for number, (read, value) in enumerate(zip(self.reads, args, strict=True))
         }
         return substitute(self.values[component], mapping)
+
+
+def padded_copy(value: Expr) -> tuple[Expr, Expr, Expr] | None:
+    """Return the operands of ``where(test, copied, 0)``; None of any other value."""
+    if not isinstance(value, Op) or value.op != "where":
+        return None
+    test, copied, other = value.args
+    reads = any(isinstance(node, (Arg, Load)) for node in walk(test))
+    moved = isinstance(copied, (Arg, Load)) and not reads and is_zero(other)
+    return (test, copied, other) if moved else None
 
 
 def started_by(tensor: TensorView) -> TensorView | None:

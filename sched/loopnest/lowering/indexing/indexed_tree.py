@@ -19,7 +19,9 @@ from loopnest.kir import (
     Store,
     Tile,
     Wait,
+    bodies,
     walk,
+    with_bodies,
 )
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import instructions
@@ -43,7 +45,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import Index, all_of, loads
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_forest import LoopGroup
-from loopnest.tensor.tensor_view import TensorView, started_by
+from loopnest.tensor.tensor_view import TensorView, padded_copy, started_by
 
 
 def insert_allocations(nest: Nest, storage: dict[TensorView, TensorStorage]) -> Tree:
@@ -297,6 +299,22 @@ def _both_outside(loop: Loop) -> Stmt:
     return loop
 
 
+def _padding_apart(node: Stmt) -> Stmt:
+    """Return stores of ``where(test, copied, 0)`` as copies where it holds, and 0 elsewhere."""
+    if isinstance(node, Store):
+        padded = padded_copy(node.value)
+        if padded is None:
+            return node
+        test, *values = padded
+        copy, zero = [(replace(node, value=value),) for value in values]
+        return If(test, copy, zero, f"{node.tensor}: it is 0 elsewhere", node.origin)
+    parts = [tuple([_padding_apart(inner) for inner in body]) for body in bodies(node)]
+    made = with_bodies(node, tuple(parts))
+    if isinstance(made, Loop) and made.parallel is ParallelType.vectorize:
+        return _both_outside(made)
+    return made
+
+
 def _header_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
     """Return the statement whose body a tree is; tests of all that is issued stand around it."""
     match tree.header:
@@ -305,7 +323,8 @@ def _header_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
         case Issue():
             pieces = _pieces(tree, lifted)
             outside = {} if lifted is None else common_terms(pieces)
-            return GuardedPiece(replace(tree.header, body=seal(pieces)), outside)
+            body = tuple([_padding_apart(node) for node in seal(pieces)])
+            return GuardedPiece(replace(tree.header, body=body), outside)
         case Wait():
             return GuardedPiece(tree.header, {})
         case None:

@@ -84,7 +84,7 @@ from loopnest.scalar.expr import (
 )
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.loop_forest import LoopGroup
-from loopnest.tensor.tensor_view import TensorView
+from loopnest.tensor.tensor_view import TensorView, padded_copy
 
 LEAST_BYTES = 4
 """How many bytes a copy in flight moves at least; 8 or 16 are the others."""
@@ -125,6 +125,8 @@ def _require_copies(item: TreeItem, name: str) -> None:
         _require_copies(inner, name)
     for node in item.statements if isinstance(item, Guarded) else ():
         value = node.value if isinstance(node, Store) else None
+        padded = None if value is None else padded_copy(value)
+        value = value if padded is None else padded[1]
         if isinstance(node, Store) and not (
             isinstance(value, Load) and value.buffer.memory is Memory.GLOBAL
         ):

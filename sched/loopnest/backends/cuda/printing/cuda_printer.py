@@ -88,13 +88,13 @@ from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
-    Const,
     Expr,
     Index,
     Load,
     Symbol,
     cast,
     free_indices,
+    is_zero,
     loads,
 )
 from loopnest.scalar.fragments import Fragment
@@ -740,13 +740,8 @@ def _are_alike(copy: Stmt, fill: Stmt) -> bool:
         return same and _are_alike(copy.body[0], fill.body[0])
     if isinstance(copy, Store) and isinstance(fill, Store):
         place = copy.storage is fill.storage and copy.index == fill.index
-        return place and copy.flat is fill.flat and _is_zero(fill)
+        return place and copy.flat is fill.flat and is_zero(fill.value)
     return False
-
-
-def _is_zero(node: Store) -> bool:
-    """Whether all bits that a store writes are 0."""
-    return isinstance(node.value, Const) and str(node.value.value) in ("0", "0.0", "False")
 
 
 def widest(bytes_: int, pieces: Iterable[int]) -> int:
