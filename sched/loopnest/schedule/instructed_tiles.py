@@ -28,7 +28,7 @@ from loopnest.schedule.transaction import (
 from loopnest.schedule.transforms import merge, parallelize, reorder, split
 from loopnest.tensor.axis_names import Axis
 from loopnest.tensor.domain import IterDomain
-from loopnest.tensor.tensor_view import Read, TensorView
+from loopnest.tensor.tensor_view import Read, TensorView, padded_copy
 
 _LANE = ParallelType.block_x
 _COMMUTES = ("add", "mul")
@@ -447,8 +447,8 @@ def _source(tensor: TensorView, row: Instruction) -> TensorView:
         raise PrimitiveRefused(
             f"{tensor.name} is a {kind}, and {row.name} copies", "move a copy (cache_after)"
         )
-    pads = definition.pads_a_copy and row.operands[row.result].fragment is None
-    if not (definition.is_copy or pads):
+    in_lanes = row.operands[row.result].fragment is not None
+    if not definition.is_copy and (in_lanes or padded_copy(definition.values[0]) is None):
         raise PrimitiveRefused(
             f"{tensor.name} is {definition.op} of what it reads, and {row.name} copies",
             "move a copy (cache_after), and compute from it",

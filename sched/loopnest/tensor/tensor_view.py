@@ -227,12 +227,6 @@ class Definition:
         return self.reducer is None and len(self.values) == 1 and isinstance(self.values[0], Arg)
 
     @property
-    def pads_a_copy(self) -> bool:
-        """Whether each element is one of a single producer, or 0 where its place says so."""
-        (value, *others) = self.values
-        return self.reducer is None and not others and padded_copy(value) is not None
-
-    @property
     def is_zero(self) -> bool:
         """Whether it says that each element is 0, and reads nothing."""
         (value, *others) = self.values
