@@ -54,20 +54,31 @@ def test_every_public_name_exists() -> None:
         getattr(ln, name)
 
 
-def test_lazy_names_are_declared_to_type_checkers() -> None:
+def declared() -> dict[str, str]:
+    """Return the module of each name that only type checkers import."""
     assert ln.__file__ is not None
-    with open(ln.__file__) as source:
-        tree = ast.parse(source.read())
-    declared = {
-        alias.asname or alias.name
-        for node in tree.body
-        if isinstance(node, ast.If)
-        for statement in node.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-    assert declared == set(ln._LAZY)
-    assert set(ln._LAZY) <= set(ln.__all__)
+    tree = ast.parse(Path(ln.__file__).read_text())
+    blocks = {ast.unparse(node.test): node for node in tree.body if isinstance(node, ast.If)}
+    block = blocks["TYPE_CHECKING"]
+    statements = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert statements == block.body
+    assert not any(alias.asname for node in statements for alias in node.names)
+    return {alias.name: str(node.module) for node in statements for alias in node.names}
+
+
+def test_lazy_names_are_what_type_checkers_see() -> None:
+    """Each loaded first of all from the place that is declared, none at once."""
+    code = f"""
+import loopnest as ln
+from importlib import import_module
+declared = {declared()}
+assert set(ln.__all__) - set(vars(ln)) == set(declared)
+for name, module in declared.items():
+    loaded = getattr(ln, name)
+    assert loaded is getattr(import_module(module), name), name
+    assert vars(ln)[name] is loaded, name
+"""
+    python(code)
 
 
 def test_public_functions_say_what_they_do() -> None:

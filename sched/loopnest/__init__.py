@@ -1,11 +1,14 @@
 """Write the math once, schedule its loops, read the loop nest, run it.
 
-Types and errors are loaded at once; what `_LAZY` names is loaded when first used, so that
-`import loopnest` stays light, also where Python cannot keep what it has compiled.
+Types and errors are loaded at once; what is imported below for type checkers alone is loaded when
+first used, so that `import loopnest` stays light, also where Python cannot keep what it has
+compiled.
 """
 
 from __future__ import annotations
 
+import sys
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -41,7 +44,7 @@ from loopnest.scalar.dtypes import (
 from loopnest.scalar.dtypes import bool_ as bool
 from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
 
-if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
+if TYPE_CHECKING:  # what is loaded when first used
     from loopnest import kir
     from loopnest.backends.cpu.machine_probe import machine
     from loopnest.backends.interpret.diagnosis import diagnose
@@ -154,61 +157,6 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
 
 LOCAL, WARP = Memory.LOCAL, Memory.WARP
 SHARED, GLOBAL = Memory.SHARED, Memory.GLOBAL
-
-_LAZY = {
-    name: module
-    for module, names in {
-        "loopnest.backends.cpu.machine_probe": "machine",
-        "loopnest.backends.interpret.diagnosis": "diagnose",
-        "loopnest.costs": "assert_cost profile",
-        "loopnest.devtools.cli": "main",
-        "loopnest.devtools.explanation": "bisect explain explain_inline",
-        "loopnest.devtools.kernel_def": "KernelDef kernel",
-        "loopnest.devtools.tuning": "tune",
-        "loopnest.devtools.tuning_space": "choice",
-        "loopnest.facade.kernel_class": "Kernel compile compile_many load lower",
-        "loopnest.kir": "kir",
-        "loopnest.kir.instruction_rows": "Instruction Operand add_instruction instructions",
-        "loopnest.numerics.error_bounds": "error_bound",
-        "loopnest.numerics.oracle": "evaluate",
-        "loopnest.proofs": "verify",
-        "loopnest.proofs.bit_claims": "batch_invariant same_bits",
-        "loopnest.scalar.fragments": "Fragment",
-        "loopnest.schedule.chains": "common_consumers dependency_chains use_chains",
-        "loopnest.schedule.inlining": "inline_most",
-        "loopnest.schedule.propagation": "parallelize_like propagate replay_casp replay_pasc",
-        "loopnest.schedule.root_maps": "root_map",
-        "loopnest.schedulers.scheduler_table": "auto_schedule",
-        "loopnest.tensor.domain": "IterDomain TensorDomain",
-        "loopnest.tensor.fusion": "Fusion",
-        "loopnest.tensor.ops.conversions": "cast",
-        "loopnest.tensor.ops.convolutions": "conv matmul",
-        "loopnest.tensor.ops.data_movement": "broadcast expand full iota permute squeeze",
-        "loopnest.tensor.ops.gathers": (
-            "RaggedRows gather index_add scatter scatter_add scatter_max scatter_min segments take"
-        ),
-        "loopnest.tensor.ops.own_reducers": "Reducer",
-        "loopnest.tensor.ops.pointwise": (
-            "abs add bitand bitor bitxor ceil clamp cos div eq erf exp exp2 floor floordiv fma "
-            "ge gelu gt invert isnan le log log1p log2 logical_and logical_not logical_or "
-            "lshift lt maximum minimum mod mul ne neg pow reciprocal relu round rshift rsqrt "
-            "sigmoid silu sin sqrt sub tan tanh trunc where"
-        ),
-        "loopnest.tensor.ops.random_numbers": "dropout random_bits random_uniform",
-        "loopnest.tensor.ops.reductions": "all any max mean min prod sum var welford",
-        "loopnest.tensor.ops.reshapes": "flatten reshape",
-        "loopnest.tensor.ops.slices": "concatenate flip roll slice stack",
-        "loopnest.tensor.ops.sliding_windows": "avg_pool max_pool pad unfold",
-        "loopnest.tensor.ops.sorts": "argsort searchsorted sort topk",
-        "loopnest.tensor.ops.step_loops": "recur",
-        "loopnest.tensor.ops.tuple_reductions": (
-            "argmax argmin cummax cumprod cumsum logsumexp reduce scan"
-        ),
-        "loopnest.tensor.tensor_view": "TensorView",
-    }.items()
-    for name in names.split()
-}
-"""Name -> the module that defines it; a module that is itself the name stands for its own."""
 
 _CALLED_ELSEWHERE = {
     "broadcast_to": "expand",
@@ -409,17 +357,42 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    source = _LAZY.get(name)
+_CODE = sys._getframe().f_code
+
+
+@cache
+def _modules() -> dict[str, str]:
+    """Return the module that each name above is imported from, as the imports were compiled.
+
+    Source: modulefinder of the standard library, which finds imports so.
+    """
+    from dis import get_instructions
+
+    found, module = {}, ""
+    for step in get_instructions(_CODE):
+        if step.opname == "IMPORT_NAME":
+            module = step.argval
+        elif step.opname == "IMPORT_FROM":
+            found[step.argval] = module
+    return found
+
+
+def _attribute(name: str) -> object:
+    source = _modules().get(name) if name in __all__ else None
     if source is None:
         ours = _CALLED_ELSEWHERE.get(name)
         hint = f"; it is called ln.{ours} here" if ours else ""
         raise AttributeError(f"module 'loopnest' has no attribute '{name}'{hint}")
-    module = import_module(source)
-    value: object = getattr(module, name, module)
+    if source == __name__:
+        return import_module(f"{source}.{name}")
+    value: object = getattr(import_module(source), name)
     globals()[name] = value
     return value
 
 
+if not TYPE_CHECKING:  # for whom any name would be one of ours
+    __getattr__ = _attribute
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *__all__})
