@@ -121,6 +121,16 @@ def test_unknown_commands_and_stages():
     assert call("dump", SOFTMAX, "--stage", "foo").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "command", [c for c in command_line(False, "loopnest").commands if c != "machine"]
+)
+def test_a_file_is_missing(command):
+    result = call(command)
+    assert result.exit_code == 2
+    names = "FILE|FOLDER" if command == "check" else "FILE"
+    assert result.stderr.endswith(f"\nError: Missing argument '{names}[:KERNEL[@SCHEDULE]]'.\n")
+
+
 def test_help_teaches():
     text = output("--help")
     assert "loopnest run kernels/softmax.py -D N=1000 --target interpret" in text

@@ -189,6 +189,16 @@ def test_a_place_that_was_looked_at_is_as_before(
     assert link.is_symlink()
 
 
+def test_a_device_that_there_is_not(tmp_path: Path) -> None:
+    found = call("report", f"{SOFTMAX}:softmax@cpu", "--device", "9000", "-o", f"{tmp_path}/a.html")
+    assert (found.exit_code, found.output) == (
+        1,
+        "error: report(device='9000'): no device is called '9000'; "
+        "use one of A100, H100, H200, B200, RTX 4090\n",
+    )
+    assert not [*tmp_path.iterdir()]
+
+
 def test_jinja2_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     found = call("report", f"{SOFTMAX}:softmax@cpu")

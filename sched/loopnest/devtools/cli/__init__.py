@@ -265,11 +265,11 @@ def command_line(script: bool, prog: str) -> click.Group:
         name: str, function: Command, *options: str, names: str = spec_name, **more: str
     ) -> None:
         about: dict[str, Any] = {"help": (function.__doc__ or "").strip(), **more}
-        spec = click.argument("spec", required=not script, default=default, metavar=names)
+        spec = click.argument("spec", metavar=names, **optional)
         made = spec(_options(*options)(_asked(function)))
         group.add_command(click.command(name, None, **about)(made))
 
-    default = "" if script else None
+    optional: dict[str, Any] = {"required": False, "default": ""} if script else {}
     common = ("define", "param")
     add("list", list_kernels)
     add("dump", dump, "stage", "diff", "scalar", "target", "arch", *common)

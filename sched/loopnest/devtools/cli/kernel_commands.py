@@ -439,8 +439,10 @@ def report(request: Request, output: str | None, beside: str | None, device: str
     The page is one file that needs no network: open it in a browser. With --beside it shows another
     schedule of the same kernel next to it. Counts and tiles are those of the sizes of the kernel.
     """
+    from loopnest.costs.devices import find_device
     from loopnest.devtools.kernel_report import Subject, report_page
 
+    find_device(device, f"report(device={device!r})")
     choices = [request.choose("cuda")]
     if beside is not None:
         choices.append(request.choose("cuda", beside))
