@@ -14,11 +14,13 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import click
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -168,9 +170,20 @@ def _failures(groups: dict[tuple[str, str], list[dict[str, Any]]]) -> Iterator[s
             yield f"| {shown} | {len(cases)} | {', '.join(cases[:4])} |"
 
 
-def main(arguments: Iterable[str]) -> None:
-    sys.stdout.write(page_of([Path(argument) for argument in arguments]))
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument(
+    "files", nargs=-1, required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)  # fmt: skip
+def main(files: tuple[Path, ...]) -> None:
+    """Print one table of the verdicts that tools/fuzz.py wrote to FILES."""
+    if not any(True for path in files for _ in rows_of(path)):
+        shown = ", ".join(map(str, files))
+        raise click.UsageError(
+            f"{shown}: no verdicts; tools/fuzz.py writes them to --out/SEED.jsonl"
+        )
+    sys.stdout.write(page_of(files))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import loopnest as ln
 from fuzzing.engine import Outcome
@@ -326,6 +327,25 @@ def test_parts_of_a_run_add_up_to_one_table(
     assert "| a race in a parallel loop | 1 |" in lines
     assert "| fault: it failed at # | 1 | 2 of 5 |" in lines
     assert not any("nan" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ((), "Missing argument 'FILES...'."),
+        (("gone.jsonl",), "Invalid value for 'FILES...': File 'gone.jsonl' does not exist."),
+        (("page.md",), "page.md: no verdicts; tools/fuzz.py writes them to --out/SEED.jsonl"),
+    ],
+)
+def test_files_without_verdicts(
+    given: tuple[str, ...], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
+    monkeypatch.chdir(tmp_path)
+    Path("page.md").write_text("a page\n", "utf-8")
+    found = CliRunner().invoke(import_module("fuzz_journal").main, given)
+    assert found.exit_code == 2
+    assert found.stderr.endswith(f"\n\nError: {sentence}\n")
 
 
 def test_a_part_ends_after_its_minutes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def message(build):
     return str(found.value)
 
 
-def test_the_contract_example():
+def test_a_small_graph_has_what_the_reference_says():
     x = G.var("x", (64, 32), "float32")
     y = G.exp(x)
     assert (y.op, y.inputs, dict(y.attrs), y.shape) == ("exp", (x,), {}, (64, 32))

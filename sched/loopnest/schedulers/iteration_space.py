@@ -304,7 +304,7 @@ class _Numbers:
                 continue
             axes[tensor] = self._places(tensor)
             concrete = [d for d in axes[tensor] if d is not None]
-            # One dimension for two axes of a tensor: only its diagonal would be computed (rule 18).
+            # One dimension for two axes of a tensor: only its diagonal would be computed.
             if len(set(concrete)) < len(concrete):
                 return None
             own = self._own(tensor, axes[tensor])
@@ -332,7 +332,7 @@ class _Numbers:
                     continue
                 if tensor in inputs and root not in extents:
                     continue  # it is read at other indices alone
-                # A loop has one extent (rule 19).
+                # Axes of two extents would share one loop.
                 if extents.setdefault(root, axis.extent) != axis.extent:
                     return None
                 if axis.is_reduction:

@@ -87,7 +87,7 @@ class Snapshot:
         ]
 
     def require_frozen(self, line: str) -> None:
-        """Raise `Failure` where a frozen axis moved, or a position fell (rules 7 and 9)."""
+        """Raise `Failure` where a frozen axis moved, or a position fell: no call may do so."""
         for tensor, (leaf, positions) in self.frozen.items():
             if not same_loops(leaf, tensor.leaf_domain[: len(leaf)]):
                 raise Failure("frozen", f"{tensor.name}: a frozen axis moved; now {tensor}", line)
