@@ -77,7 +77,10 @@ def main(file: Path, sizes: tuple[str, ...]) -> None:
         shown = ", ".join(f"{name} = {size}" for name, size in chosen.items())
         print(f"{kernel.name}: {shown}\n\n{HEAD}\n{'| --- ' * 7}|")
         for name in ("", *kernel.schedules):
-            print(row(kernel, name, chosen), flush=True)
+            try:
+                print(row(kernel, name, chosen), flush=True)
+            except ln.LoopnestError as error:
+                raise click.ClickException(str(error)) from None
 
 
 if __name__ == "__main__":
