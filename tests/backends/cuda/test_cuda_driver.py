@@ -1,4 +1,4 @@
-"""The packages that drive a GPU, on a driver library that has none: calls, arguments, results.
+"""What drives a GPU, on a driver library that has none: calls, arguments, results.
 
 Each runs in a process of its own, which finds `fake_libcuda.c` in the place of NVIDIA's driver.
 """
@@ -24,9 +24,9 @@ import pytest
 from loopnest.backends.cuda.cuda_target import scalar_argument
 from loopnest.backends.cuda.driver import dlpack
 from loopnest.backends.cuda.driver import gpu_driver as drivers
-from loopnest.backends.cuda.driver.gpu_driver import has_core, pack
+from loopnest.backends.cuda.driver.gpu_driver import pack
 from loopnest.backends.cuda.toolchain import cuda_toolkit
-from loopnest.base.errors import LaunchError
+from loopnest.base.errors import CompileError, LaunchError
 from loopnest.scalar import dtypes
 
 HELPERS = Path(__file__).parents[2] / "helpers"
@@ -59,7 +59,7 @@ PRELUDE = """
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    pytest.importorskip("cuda.bindings")
+    pytest.importorskip("cuda.core")
     compiler = shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("no gcc for the fake driver")
@@ -93,7 +93,7 @@ def run(library, tmp_path, script, package=None, **environment):
     """Run a script on the fake driver; return what it printed and the lines of the log."""
     log = tmp_path / "log"
     setup = textwrap.dedent(PRELUDE).format(folder=str(HELPERS.parent))
-    hidden = {"bindings": ("cuda.core", "pycuda"), "core": ("pycuda",)}.get(package or "", ())
+    hidden = ("pycuda",) if package == "core" else ()
     setup += "".join([f"sys.modules[{name!r}] = None\n" for name in hidden])
     done = subprocess.run(
         [sys.executable, "-c", setup + textwrap.dedent(script)],
@@ -101,6 +101,7 @@ def run(library, tmp_path, script, package=None, **environment):
             **os.environ,
             "LD_LIBRARY_PATH": str(library),
             "FAKE_CUDA_LOG": str(log),
+            "PYTHONWARNINGS": "error",  # of what the packages will no longer take
             **environment,
         },
         capture_output=True,
@@ -112,7 +113,7 @@ def run(library, tmp_path, script, package=None, **environment):
 
 
 def installed(package):
-    names = {"bindings": "cuda.bindings.driver", "core": "cuda.core", "pycuda": "pycuda"}
+    names = {"core": "cuda.core", "pycuda": "pycuda"}
     probe = [
         sys.executable,
         "-c",
@@ -121,7 +122,7 @@ def installed(package):
     return subprocess.run(probe, check=False, capture_output=True).returncode == 0
 
 
-@pytest.fixture(params=["bindings", "core", "pycuda"])
+@pytest.fixture(params=["core", "pycuda"])
 def package(request):
     if not installed(request.param):
         pytest.skip(f"{request.param} is not installed")
@@ -131,25 +132,17 @@ def package(request):
 def test_each_launcher_has_an_extra():
     project = tomllib.loads((HELPERS.parents[1] / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    for name in ("pycuda", "cuda-core"):
-        compiler, launcher = extras[name]
-        assert compiler == "loopnest[nvrtc]"
+    for name, below in (("cuda-core", "nvrtc"), ("pycuda", "cuda-core")):
+        more, launcher = extras[name]
+        assert more == f"loopnest[{below}]"
         assert re.match(rf"{name}>=\d", launcher)
+    assert f"cuda-core>={'.'.join(map(str, drivers.LEAST_CORE))}" in extras["cuda-core"]
     for install in (drivers.INSTALL, cuda_toolkit.INSTALL):
         (named,) = re.findall(r"loopnest\[([\w-]+)\]", install)
         assert named in extras
 
 
-def test_an_old_cuda_core_is_passed_over(monkeypatch):
-    cuda = pytest.importorskip("cuda")
-    made = dict.fromkeys(("LaunchConfig", "ObjectCode", "launch"))
-    for kernel, wanted in ((SimpleNamespace(handle=0), True), (SimpleNamespace(), False)):
-        core = SimpleNamespace(**made, Kernel=kernel)
-        monkeypatch.setattr(cuda, "core", core, raising=False)
-        assert has_core() is wanted
-
-
-CLASSES = {"bindings": "Driver", "core": "CoreDriver", "pycuda": "PycudaDriver"}
+CLASSES = {"core": "Driver", "pycuda": "PycudaDriver"}
 
 
 def test_a_launch_on_arrays_of_the_host(library, tmp_path, package):
@@ -218,8 +211,8 @@ def test_the_rest_of_the_interface(library, tmp_path, package):
             gpu.free(gpu.allocate(16, 0), None)
             try:
                 gpu.load(code, "nothing")
-            except Exception as error:
-                print(type(error).__name__)
+            except ln.LaunchError as error:
+                print(error)
     """
     out, log = run(library, tmp_path, script, package)
     assert "attribute 8 98304" in log  # MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -230,7 +223,23 @@ def test_the_rest_of_the_interface(library, tmp_path, package):
     assert "allocate 64 0x5" in log
     assert log.count("free 0x5") == 1
     assert log.count("free") == 1
-    assert len(out) == 1
+    told = {"core": "FAKE: This indicates that a named symbol was not found. ",
+            "pycuda": "cuModuleGetFunction failed: a fake error"}  # fmt: skip
+    (refused,) = out
+    assert refused.startswith(f"the CUDA driver: {told[package]}")
+
+
+def test_more_streams_than_are_kept(library, tmp_path, package):
+    script = """
+        gpu = driver.find_driver()
+        with gpu.current():
+            for number in [*range(100, 101 + driver.KEPT_STREAMS), 100]:
+                gpu.wait(5, number)
+        assert gpu.stream.cache_info().currsize == driver.KEPT_STREAMS
+    """
+    _, log = run(library, tmp_path, script, package)
+    numbers = [int(line.split()[1], 16) for line in log if line.startswith("record")]
+    assert numbers == [*range(100, 101 + drivers.KEPT_STREAMS), 100]
 
 
 def test_results_on_the_gpu(library, tmp_path, package):
@@ -284,10 +293,11 @@ def test_a_driver_older_than_the_compiler(library, tmp_path, package):
 @pytest.fixture
 def gpu(monkeypatch):
     """A GPU for packages that are made up."""
-    from loopnest.backends.cuda.driver import gpu_driver
-
-    monkeypatch.setattr(gpu_driver, "open_device", lambda: (None, SimpleNamespace(cu=None)))
-    for name in ("pycuda", "pycuda.driver", "cuda.core"):
+    handles = SimpleNamespace(
+        cu=None, core=SimpleNamespace(Stream=SimpleNamespace(from_handle=int))
+    )
+    monkeypatch.setattr(drivers, "open_device", lambda: (None, handles))
+    for name in ("pycuda", "pycuda.driver"):
         monkeypatch.setitem(sys.modules, name, None)
     return monkeypatch
 
@@ -311,22 +321,35 @@ def test_a_pycuda_that_does_not_work_is_passed_over(text, found, gpu, tmp_path, 
     gpu.syspath_prepend(str(tmp_path))
     assert type(drivers._open()).__name__ == "Driver"
     assert caplog.messages == [
-        f"kernels are launched by cuda-bindings: pycuda is installed but does not work ({found})"
+        f"kernels are launched by cuda-core: pycuda is installed but does not work ({found})"
     ]
 
 
-def test_a_cuda_core_that_does_not_work_is_passed_over(gpu, caplog):
-    pytest.importorskip("cuda.bindings")
-
-    def broken(*_):
-        raise OSError("libnvJitLink.so.13: no such file")
-
-    gpu.setattr(drivers, "_core", broken)
-    assert type(drivers._open()).__name__ == "Driver"
-    assert caplog.messages == [
-        "kernels are launched by cuda-bindings: cuda-core is installed but does not work "
-        "(OSError: libnvJitLink.so.13: no such file)"
-    ]
+@pytest.mark.parametrize(
+    ("text", "found", "told"),
+    [
+        ("raise OSError('libnvJitLink.so.13: no such file')",
+         "the package cuda-core cannot be imported (libnvJitLink.so.13: no such file)", True),
+        ("raise ModuleNotFoundError('no module named cuda.pathfinder')",
+         "the package cuda-core cannot be imported (no module named cuda.pathfinder)", False),
+        ("__version__ = '0.7.0'", "cuda-core is 0.7.0, older than 1.1", False),
+        ("__version__ = '1.0.1'", "cuda-core is 1.0.1, older than 1.1", False),
+    ],
+)  # fmt: skip
+def test_without_a_cuda_core_that_works_there_is_no_gpu(
+    text, found, told, monkeypatch, tmp_path, caplog
+):
+    cuda = pytest.importorskip("cuda")
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "__init__.py").write_text(text)
+    monkeypatch.setattr(cuda, "__path__", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "cuda.core", raising=False)
+    monkeypatch.delattr(cuda, "core", raising=False)
+    monkeypatch.setattr(drivers, "_load", lambda: None)
+    with pytest.raises(CompileError, match=f"^the GPU: {re.escape(found)}$"):
+        drivers.open_device()
+    monkeypatch.delitem(sys.modules, "cuda.core", raising=False)
+    assert caplog.messages == [f"no GPU is used: {found}"] * told
 
 
 def test_a_gpu_that_the_driver_refuses_is_none(gpu):
@@ -341,9 +364,7 @@ def test_a_gpu_that_the_driver_refuses_is_none(gpu):
 
 def test_without_a_driver(tmp_path):
     """Where NVIDIA's driver is missing, a sentence says so."""
-    from loopnest.backends.cuda.driver import gpu_driver
-
-    reason = gpu_driver.obstacle()
+    reason = drivers.obstacle()
     if reason is None:
         pytest.skip("this machine has a GPU")
     assert reason in ("no NVIDIA driver was found", "no GPU was found") or "cuda" in reason

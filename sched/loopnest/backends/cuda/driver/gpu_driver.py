@@ -1,24 +1,26 @@
-"""The driver of a GPU: all that launching asks of it, by the package that a program has chosen.
+"""The driver of a GPU: all that launching asks of it, by cuda-core.
 
-Three packages can launch: pycuda; else cuda-core; else cuda-bindings alone, which compiling needs
-in any case. There is one driver, on cuda-bindings; the other two override how it loads and launches
-kernels, so that a program keeps the package that it has chosen. All work in the device's primary
-context, which PyTorch and others share, and make it current only for the length of a call.
+cuda-core loads and launches kernels, and orders streams. Context, memory and copies go by the
+package that it stands on, cuda-bindings: cuda-core leaves its context current, and sets no
+threshold of a pool. A program that works with pycuda keeps it: an adapter lets pycuda load and
+launch. All work in the device's primary context, which PyTorch and others share, and make it
+current only for the length of a call.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
+import importlib
 import importlib.util
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, partial, wraps
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,15 @@ PER_THREAD: Stream = 2
 """The default stream of the calling thread: one number for as many streams as there are threads."""
 
 INSTALL = "pip install 'loopnest[cuda]'"
+
+LEAST_CORE = (1, 1)
+"""The oldest version of cuda-core whose interface is the one that is called here."""
+
+KEPT_STREAMS = 64
+"""cuda-core's objects of streams, kept by number: to make one takes longer than a launch."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +92,16 @@ KEPT_SHARE = 32
 
 @dataclass(frozen=True, slots=True)
 class Handles:
-    """The driver's module and its names for a device and its primary context."""
+    """The driver's modules, its names for a device and for its primary context.
+
+    Args:
+        cu: cuda-bindings' module of the driver.
+        core: cuda-core.
+        device, context: as `cu` names them.
+    """
 
     cu: ModuleType
+    core: ModuleType
     device: Any
     context: Any
 
@@ -95,20 +113,28 @@ def open_device() -> tuple[Device, Handles]:
         CompileError: a package, the driver or a GPU is missing.
     """
     cu = _load()
+    core = _package("cuda.core", "cuda-core")
+    if tuple(map(int, core.__version__.split(".")[:2])) < LEAST_CORE:
+        wanted = ".".join(map(str, LEAST_CORE))
+        raise CompileError("the GPU", f"cuda-core is {core.__version__}, older than {wanted}")
     ordinal = _current_ordinal(cu)
     device = check(cu, cu.cuDeviceGet(ordinal))
     context = check(cu, cu.cuDevicePrimaryCtxRetain(device))
-    return _describe(cu, device, ordinal), Handles(cu, device, context)
+    return _describe(cu, device, ordinal), Handles(cu, core, device, context)
 
 
-def _load() -> ModuleType:
+def _package(module: str, name: str) -> ModuleType:
     try:
-        from cuda.bindings import driver
+        return importlib.import_module(module)
     except Exception as error:  # a package that is not mended may raise anything
-        reason = f"the package cuda-bindings cannot be imported ({error})"
+        reason = f"the package {name} cannot be imported ({error})"
         if not isinstance(error, ModuleNotFoundError):
             _log.warning("no GPU is used: %s", reason)
         raise CompileError("the GPU", reason) from error
+
+
+def _load() -> ModuleType:
+    driver = _package("cuda.bindings.driver", "cuda-bindings")
     try:
         status, *_ = driver.cuInit(0)
     except RuntimeError as error:  # the library of the driver is missing
@@ -117,8 +143,7 @@ def _load() -> ModuleType:
         raise CompileError("the GPU", f"no GPU was found ({status.name})")
     if check(driver, driver.cuDeviceGetCount()) == 0:
         raise CompileError("the GPU", "no GPU was found")
-    module: ModuleType = driver
-    return module
+    return driver
 
 
 def _current_ordinal(cu: ModuleType) -> int:
@@ -163,16 +188,32 @@ def check(cu: ModuleType, result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-class Driver:
-    """One GPU, driven through cuda-bindings. All but `current` is called ``with driver.current()``.
+def _in_our_words(method: Callable[P, R]) -> Callable[P, R]:
+    """Let what a package says of the driver be a `LaunchError`, whichever package it is."""
 
-    Also the base of the drivers on other packages.
-    """
+    @wraps(method)
+    def call(*args: P.args, **keywords: P.kwargs) -> R:
+        try:
+            return method(*args, **keywords)
+        except Exception as error:
+            # By the names of their modules: cuda-core gives its class no public one.
+            if type(error).__module__.partition(".")[0] not in ("cuda", "pycuda"):
+                raise
+            raise LaunchError("the CUDA driver", " ".join(str(error).split())) from error
+
+    return call
+
+
+class Driver:
+    """One GPU. All but `current` is called ``with driver.current()``."""
 
     def __init__(self, device: Device, handles: Handles) -> None:
         self.device = device
         self.cu = handles.cu
+        self.core: Any = handles.core
         self.handles = handles
+        self.stream = lru_cache(KEPT_STREAMS)(self.core.Stream.from_handle)
+        """Returns a stream of any package as cuda-core's object, by its number."""
         self._pools: list[Any] = []
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -190,38 +231,38 @@ class Driver:
 
     # Kernels
 
+    @_in_our_words
     def load(self, code: bytes, name: str) -> Any:
         """Load machine code or PTX and return its kernel `name`, which keeps the code loaded."""
-        return self.module_function(code, name)
-
-    def module_function(self, code: bytes, name: str) -> Any:
-        """Return a CUfunction; its module stays loaded with the context."""
-        module = self.call("cuModuleLoadData", code)
-        return self.call("cuModuleGetFunction", module, name.encode())
+        make = self.core.ObjectCode
+        text = code.lstrip().startswith((b"//", b".version"))
+        loaded = make.from_ptx(code) if text else make.from_cubin(code)
+        return loaded.get_kernel(name)
 
     def allow_shared(self, function: Any, count: int) -> None:
         """Let a kernel have `count` bytes of dynamic shared memory, beyond 48 KiB."""
         key = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self.call("cuFuncSetAttribute", function, key, count)
+        self.call("cuKernelSetAttribute", key, count, function.handle, self.handles.device)
 
+    @_in_our_words
     def resident_blocks(self, function: Any, threads: int, dynamic_bytes: int) -> int:
         """Return how many blocks of a kernel a multiprocessor holds at once."""
-        name = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
-        return int(self.call(name, function, threads, dynamic_bytes))
+        occupancy = function.occupancy
+        return int(occupancy.max_active_blocks_per_multiprocessor(threads, dynamic_bytes))
 
+    @_in_our_words
     def launch(
         self, function: Any, launch: DriverLaunch, arguments: Sequence[Any], stream: Stream
     ) -> None:
         """Enqueue a kernel; `arguments` are ctypes objects, ``c_void_p`` for addresses."""
-        pointers = (ctypes.c_void_p * max(len(arguments), 1))(
-            *[ctypes.addressof(argument) for argument in arguments]
+        given = [a.value or 0 if isinstance(a, ctypes.c_void_p) else a for a in arguments]
+        config = self.core.LaunchConfig(
+            grid=launch.grid,
+            block=launch.block,
+            shmem_size=launch.dynamic_bytes,
+            is_cooperative=launch.cooperative,
         )
-        place = ctypes.addressof(pointers)  # both stay alive until the driver has copied them
-        config = (*launch.grid, *launch.block, launch.dynamic_bytes, stream, place)
-        if launch.cooperative:
-            self.call("cuLaunchCooperativeKernel", function, *config)
-        else:
-            self.call("cuLaunchKernel", function, *config, 0)
+        self.core.launch(self.stream(stream), config, function, *given)
 
     # Memory
 
@@ -289,97 +330,27 @@ class Driver:
 
     # Streams
 
+    @_in_our_words
     def wait(self, stream: Stream, other: Stream) -> None:
         """Let what `stream` is given from now on come after what `other` was given so far."""
-        if stream == other:
-            return
-        flags = self.cu.CUevent_flags.CU_EVENT_DISABLE_TIMING
-        event = self.call("cuEventCreate", int(flags))
-        try:
-            self.call("cuEventRecord", event, other)
-            self.call("cuStreamWaitEvent", stream, event, 0)
-        finally:
-            self.call("cuEventDestroy", event)
+        if stream != other:
+            self.stream(stream).wait(self.stream(other))
 
+    @_in_our_words
     def synchronize(self, stream: Stream) -> None:
         """Wait until all is done that `stream` was given."""
-        self.call("cuStreamSynchronize", stream)
+        self.stream(stream).sync()
 
+    @_in_our_words
     def timed(self, work: Callable[[], None], stream: Stream) -> float:
         """Call `work` and wait; return the seconds that the GPU took for what it enqueued."""
         self.synchronize(stream)
-        start, end = (self.call("cuEventCreate", 0) for _ in range(2))
-        try:
-            self.call("cuEventRecord", start, stream)
-            work()
-            self.call("cuEventRecord", end, stream)
-            self.call("cuEventSynchronize", end)
-            return float(self.call("cuEventElapsedTime", start, end)) / 1e3
-        finally:
-            for event in (start, end):
-                self.call("cuEventDestroy", event)
-
-
-def has_core() -> bool:
-    """Whether cuda-core is here, in a version with all that is called (0.6)."""
-    try:
-        from cuda import core
-    except ImportError:
-        return False
-    names = ("Kernel", "LaunchConfig", "ObjectCode", "launch")
-    return all(hasattr(core, name) for name in names) and hasattr(core.Kernel, "handle")
-
-
-class _Stream:
-    """A stream by its number, as cuda-core takes those of other packages."""
-
-    def __init__(self, handle: Stream) -> None:
-        self.handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
-
-
-class CoreDriver(Driver):
-    """A GPU driven through cuda-core: its loader, its launcher; the rest by cuda-bindings."""
-
-    def __init__(self, device: Device, handles: Handles) -> None:
-        super().__init__(device, handles)
-        from cuda import core
-
-        self.core = core
-
-    def load(self, code: bytes, name: str) -> Any:
-        make = self.core.ObjectCode
-        text = code.lstrip().startswith((b"//", b".version"))
-        loaded = make.from_ptx(code) if text else make.from_cubin(code)
-        return loaded.get_kernel(name)
-
-    def allow_shared(self, function: Any, count: int) -> None:
-        key = self.cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self.call("cuKernelSetAttribute", key, count, function.handle, self.handles.device)
-
-    def resident_blocks(self, function: Any, threads: int, dynamic_bytes: int) -> int:
-        occupancy = function.occupancy
-        return int(occupancy.max_active_blocks_per_multiprocessor(threads, dynamic_bytes))
-
-    def launch(
-        self, function: Any, launch: DriverLaunch, arguments: Sequence[Any], stream: Stream
-    ) -> None:
-        make = self.core.LaunchConfig
-        options: dict[str, Any] = {}
-        if launch.cooperative:  # renamed in 1.0
-            known = hasattr(make, "is_cooperative")
-            options["is_cooperative" if known else "cooperative_launch"] = True
-        config = make(
-            grid=launch.grid, block=launch.block, shmem_size=launch.dynamic_bytes, **options
-        )
-        self.core.launch(_Stream(stream), config, function, *map(_argument, arguments))
-
-
-def _argument(argument: Any) -> Any:
-    """Return an argument as cuda-core takes it: addresses as plain ints."""
-    return argument.value or 0 if isinstance(argument, ctypes.c_void_p) else argument
+        timing = self.core.EventOptions(timing_enabled=True)
+        start = self.stream(stream).record(options=timing)
+        work()
+        end = self.stream(stream).record(options=timing)
+        end.sync()
+        return float(end - start) / 1e3
 
 
 @dataclass
@@ -387,20 +358,18 @@ class _Function:
     """A kernel for both packages; each has a handle of its own."""
 
     own: Any
-    code: bytes
-    name: str
-    driver: Driver
+    load: Callable[[], Any]
 
     @cached_property
     def foreign(self) -> Any:
-        """The kernel as cuda-bindings loads it."""
-        return self.driver.module_function(self.code, self.name)
+        """The kernel as cuda-core loads it."""
+        return self.load()
 
 
 class PycudaDriver(Driver):
     """A GPU driven through pycuda: kernels and copies on the default stream.
 
-    Memory, cooperative launches and other streams go by cuda-bindings: pycuda has no stream-ordered
+    Memory, cooperative launches and other streams go as without it: pycuda has no stream-ordered
     allocation, and takes no stream of another package.
     """
 
@@ -421,10 +390,12 @@ class PycudaDriver(Driver):
         finally:
             self.cuda.Context.pop()
 
+    @_in_our_words
     def load(self, code: bytes, name: str) -> Any:
         function = self.cuda.module_from_buffer(code).get_function(name)
-        return _Function(function, code, name, self)
+        return _Function(function, partial(super().load, code, name))
 
+    @_in_our_words
     def allow_shared(self, function: _Function, count: int) -> None:
         key = self.cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES
         function.own.set_attribute(key, count)
@@ -433,6 +404,7 @@ class PycudaDriver(Driver):
     def resident_blocks(self, function: _Function, threads: int, dynamic_bytes: int) -> int:
         return super().resident_blocks(function.foreign, threads, dynamic_bytes)
 
+    @_in_our_words
     def launch(
         self, function: _Function, launch: DriverLaunch, arguments: Sequence[Any], stream: Stream
     ) -> None:
@@ -442,12 +414,14 @@ class PycudaDriver(Driver):
         packed = [np.void(pack(arguments))] if arguments else []
         function.own(*packed, grid=launch.grid, block=launch.block, shared=launch.dynamic_bytes)
 
+    @_in_our_words
     def upload(self, address: Address, source: npt.NDArray[Any], stream: Stream) -> None:
         if stream:
             super().upload(address, source, stream)
         elif source.nbytes:
             self.cuda.memcpy_htod(address, source)
 
+    @_in_our_words
     def download(self, target: npt.NDArray[Any], address: Address, stream: Stream) -> None:
         if stream:
             super().download(target, address, stream)
@@ -499,41 +473,15 @@ def obstacle() -> str | None:
 
 
 def _open() -> Driver:
-    """Return the first launcher that is installed and works; one that does not is told of."""
+    """Return pycuda's adapter where pycuda is installed and works, else cuda-core alone."""
     device, handles = open_device()
-    broken: list[str] = []
-    for package, make in (("pycuda", _pycuda), ("cuda-core", _core)):
+    if importlib.util.find_spec("pycuda") is not None:
         try:
-            found = make(device, handles)
+            return PycudaDriver(device, handles)
         except Exception as error:  # of the import or the first calls: pycuda has own classes
-            broken.append(f"{package} is installed but does not work ({_in_words(error)})")
-            continue
-        if found is not None:
-            _tell_broken(broken, package)
-            return found
-    _tell_broken(broken, "cuda-bindings")
+            broken = "pycuda is installed but does not work"
+            _log.warning("kernels are launched by cuda-core: %s (%s)", broken, _in_words(error))
     return Driver(device, handles)
-
-
-def _pycuda(device: Device, handles: Any) -> Driver | None:
-    """Return pycuda's driver; None where it is not installed."""
-    if importlib.util.find_spec("pycuda") is None:
-        return None
-    return PycudaDriver(device, handles)
-
-
-def _core(device: Device, handles: Any) -> Driver | None:
-    """Return cuda-core's driver; None where it is not installed, or too old."""
-    if importlib.util.find_spec("cuda.core") is None:
-        return None
-    from cuda import core  # has_core takes what does not import for missing
-
-    return CoreDriver(device, handles) if core and has_core() else None
-
-
-def _tell_broken(broken: Sequence[str], used: str) -> None:
-    if broken:
-        _log.warning("kernels are launched by %s: %s", used, "; ".join(broken))
 
 
 def _in_words(error: Exception) -> str:
