@@ -33,7 +33,16 @@ if TYPE_CHECKING:
 
 
 class CliError(click.ClickException):
-    """A mistake of the user's, as one sentence."""
+    """A mistake of the user's, or a failure, as one sentence.
+
+    Args:
+        message: the sentence.
+        facts: what --json prints of it.
+    """
+
+    def __init__(self, message: str, facts: object = None) -> None:
+        super().__init__(message)
+        self.facts = facts
 
     def show(self, file: Any = None) -> None:
         console = Console(stderr=True, file=file, soft_wrap=True)

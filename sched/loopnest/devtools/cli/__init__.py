@@ -9,10 +9,12 @@ Ctrl-C).
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -271,12 +273,12 @@ def command_line(script: bool, prog: str) -> click.Group:
 
     optional: dict[str, Any] = {"required": False, "default": ""} if script else {}
     common = ("define", "param")
-    add("list", list_kernels)
-    add("dump", dump, "stage", "diff", "scalar", "target", "arch", *common)
-    add("run", run, "target", "seed", *common)
-    add("bench", bench, "target", "seed", *common)
+    add("list", list_kernels, "json")
+    add("dump", dump, "stage", "diff", "scalar", "target", "arch", "json", *common)
+    add("run", run, "target", "seed", "json", *common)
+    add("bench", bench, "target", "seed", "json", *common)
     add("profile", profile, "device", "json", *common)
-    add("report", report, "output", "beside", "device", *common)
+    add("report", report, "output", "beside", "device", "json", *common)
     add("explain", explain, "tensor", "json", *common)
     add("fuzz", fuzz, "seed", "count", "time", "verify", "json", "jobs", "scheduler", *common)
     add("tune", tune_schedule, "target", "budget", "defaults", "json", "define")
@@ -290,7 +292,10 @@ def command_line(script: bool, prog: str) -> click.Group:
 
 
 def _asked(function: Command) -> Command:
-    """Return a command that takes the source of kernels, their names, -D and -P as a `Request`."""
+    """Return a command that takes the source of kernels, their names, -D and -P as a `Request`.
+
+    What it returns is what --json prints; then all that files of kernels print goes elsewhere.
+    """
 
     def called(
         source: Source,
@@ -299,8 +304,19 @@ def _asked(function: Command) -> Command:
         define: Sequence[str] = (),
         param: Sequence[str] = (),
         **options: Any,
-    ) -> Any:
-        return function(Request(source, spec, define, param), **options)
+    ) -> None:
+        request = Request(source, spec, define, param)
+        if not options.get("as_json"):
+            function(request, **options)
+            return
+        try:
+            with redirect_stdout(sys.stderr):
+                facts = function(request, **options)
+        except CliError as error:
+            if error.facts is not None:
+                click.echo(json.dumps(error.facts, indent=2))
+            raise
+        click.echo(json.dumps(facts, indent=2))
 
     return click.pass_obj(called)
 

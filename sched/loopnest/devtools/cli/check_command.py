@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -73,26 +70,25 @@ def check(
     as_json: bool,
     jobs: int,
     scheduler: str | None,
-) -> None:
+) -> object:
     """Check what is asked for; see `HELP`."""
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # of the user's own prints
-        asked = request.choose_all()
-        if asked.broken and not asked.found and not asked.skipped:
-            raise CliError("; ".join([sentence for _, sentence in asked.broken]))
-        rows = [_Row(found, tuple(dict.fromkeys(invariant))) for found in asked.found]
-        with _progress(rows, strict, as_json) as update:
-            _check_rows(rows, release, opener(jobs, scheduler), update)
-        _require_sizes(rows, asked)
-    if as_json:
-        click.echo(json.dumps(_report(rows, asked, strict), indent=2))
-    else:
+    asked = request.choose_all()
+    if asked.broken and not asked.found and not asked.skipped:
+        raise CliError("; ".join([sentence for _, sentence in asked.broken]))
+    rows = [_Row(found, tuple(dict.fromkeys(invariant))) for found in asked.found]
+    with _progress(rows, strict, as_json) as update:
+        _check_rows(rows, release, opener(jobs, scheduler), update)
+    _require_sizes(rows, asked)
+    if not as_json:
         _print_report(rows, asked, strict)
+    facts = _report(rows, asked, strict)
     failed = sum([not row.ok(strict) for row in rows])
     if failed or asked.broken:
         parts = [f"{failed} of {_count(len(rows), 'schedule')} failed"] if failed else []
         if asked.broken:
             parts.append(f"{_count(len(asked.broken), 'file')} could not be loaded")
-        raise CliError(" and ".join(parts))
+        raise CliError(" and ".join(parts), facts)
+    return facts
 
 
 def _require_sizes(rows: Sequence[_Row], asked: Asked) -> None:

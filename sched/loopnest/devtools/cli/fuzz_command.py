@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +33,7 @@ def fuzz(
     as_json: bool,
     jobs: int,
     scheduler: str | None,
-) -> None:
+) -> object:
     """Try random legal schedules of a kernel's math, and make a failure small.
 
     Each schedule call must succeed, or raise ScheduleError and change nothing. What lowers runs on
@@ -59,15 +58,14 @@ def fuzz(
             found = fuzzer.run(count, _seconds(budget), tell)
         else:
             found = _shared(fuzzer, count, _seconds(budget), opened, 2 * jobs, tell)
-    if as_json:
-        click.echo(json.dumps(_plain(found), indent=2))
-    elif found.failure is not None:
-        click.echo(found.script)
-    else:
-        click.echo(_sentence(choice.kernel.name, found))
+    if not as_json:
+        failed = found.failure is not None
+        click.echo(found.script if failed else _sentence(choice.kernel.name, found))
     if found.failure is not None:
         calls = f"{found.calls_left} call{'' if found.calls_left == 1 else 's'}"
-        raise CliError(f"{choice.kernel.name}: schedule {found.schedules} failed, by {calls}")
+        sentence = f"{choice.kernel.name}: schedule {found.schedules} failed, by {calls}"
+        raise CliError(sentence, _plain(found))
+    return _plain(found)
 
 
 def _shared(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from loopnest.devtools.harness import Arguments
     from loopnest.facade.kernel_class import Kernel
     from loopnest.launch.target_interface import TargetText
+    from loopnest.launch.timing import BenchResult
+    from loopnest.numerics.compare import Verdict
     from loopnest.scalar.machine_facts import MachineFacts
     from loopnest.tensor.fusion import Fusion
 
@@ -44,7 +46,7 @@ _SMALL = 64
 _MOST_DIAGNOSED = 1 << 24
 
 
-def list_kernels(request: Request) -> None:
+def list_kernels(request: Request, as_json: bool) -> object:
     """List the kernels of FILE, their sizes, and their schedules with parameters.
 
     Of a kernel that chooses its schedule by size, the conditions take the place of parameters.
@@ -54,7 +56,7 @@ def list_kernels(request: Request) -> None:
     kernels = source.kernels() if not wanted else (source.named(wanted),)
     if chosen and not any(chosen in kernel.schedules for kernel in kernels):
         kernels[0].resolve(chosen)
-    table = table_of("kernel", "schedule", "parameters", "sizes")
+    table, facts = table_of("kernel", "schedule", "parameters", "sizes"), []
     for kernel in kernels:
         sizes = ", ".join([f"{name}={size}" for name, size in kernel.sizes.items()])
         conditions = [] if kernel.chosen is None else kernel.chosen.conditions
@@ -64,7 +66,18 @@ def list_kernels(request: Request) -> None:
                 known = kernel.parameters(name)
                 shown = where.get(name) or ", ".join([f"{n}={v}" for n, v in known.items()])
                 table.add_row(kernel.name, name or "-", shown or "-", sizes or "-")
-    print_table(table)
+                named = {"kernel": kernel.name, "schedule": name, "parameters": _plain(known)}
+                facts.append({**named, "condition": where.get(name), "sizes": dict(kernel.sizes)})
+    if not as_json:
+        print_table(table)
+    return facts
+
+
+def _plain(values: Mapping[str, object]) -> dict[str, object]:
+    """Return parameters, or scalars, as JSON holds them."""
+    from loopnest.devtools.tuned_rows import as_json
+
+    return {name: as_json(value) for name, value in values.items()}
 
 
 def stages() -> tuple[str, ...]:
@@ -102,17 +115,15 @@ def stage_option(ctx: click.Context, param: click.Parameter, value: str | None) 
     return value
 
 
-def _list_stages() -> None:
+def _listed_stages() -> Iterator[tuple[str, str, str]]:
+    """Yield each stage, what there is after it, and why it stands there."""
     from loopnest.lowering.pipeline import PASSES
 
-    table = table_of("stage", "what there is after it", "why it stands there")
-    table.add_row("math", "the math, as it was written", "")
+    yield "math", "the math, as it was written", ""
     for step in PASSES:
-        name = "tree" if step.name == "nest" else step.name
-        table.add_row(name, step.result, step.why)
+        yield "tree" if step.name == "nest" else step.name, step.result, step.why
     for name, what in _texts().items():
-        table.add_row(name, what, "")
-    print_table(table)
+        yield name, what, ""
 
 
 def dump(
@@ -122,11 +133,17 @@ def dump(
     scalar: bool,
     target: str | None,
     arch: str,
-) -> None:
+    as_json: bool,
+) -> object:
     """Print a kernel: its math, the loop nest after a pass, CUDA C++, C, PTX or SASS."""
     if "list" in (stage, changed):
-        _list_stages()
-        return
+        rows = [*_listed_stages()]
+        if not as_json:
+            table = table_of("stage", "what there is after it", "why it stands there")
+            for row in rows:
+                table.add_row(*row)
+            print_table(table)
+        return [dict(zip(("stage", "result", "why"), row, strict=True)) for row in rows]
     if stage is not None and changed is not None:
         raise CliError("--stage prints a text, --diff what a pass changed in it: name one of them")
     if stage is None:
@@ -139,11 +156,21 @@ def dump(
         kinds = ", ".join(_texts())
         raise CliError(f"--scalar takes the text of a whole kernel: --stage {kinds}")
     if changed is not None:
-        print_code(plain_console(), _changes(fusion, changed), "diff")
-        return
-    text = _stage_text(choice, fusion, stage, arch, scalar)
-    printed = _target_texts().get(stage)
-    print_code(plain_console(), text, "python" if printed is None else printed.language)
+        text, language = _changes(fusion, changed), "diff"
+    else:
+        text, printed = _stage_text(choice, fusion, stage, arch, scalar), _target_texts().get(stage)
+        language = "python" if printed is None else printed.language
+    if not as_json:
+        print_code(plain_console(), text, language)
+    return {**_named(choice), "stage": changed or stage, "text": text}
+
+
+def _named(choice: CommandOptions) -> dict[str, object]:
+    return {
+        "kernel": choice.kernel.name,
+        "schedule": choice.schedule,
+        "parameters": _plain(choice.params),
+    }
 
 
 def _target_of(stage: str) -> str | None:
@@ -206,7 +233,7 @@ def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str, s
 # run, bench
 
 
-def run(request: Request, target: str | None, seed: int) -> None:
+def run(request: Request, target: str | None, seed: int, as_json: bool) -> object:
     """Run a kernel: show its loop nest, compare its results, measure its time.
 
     Where a result is wrong, it names the first tensor of the nest that differs from the math.
@@ -214,32 +241,57 @@ def run(request: Request, target: str | None, seed: int) -> None:
     console = plain_console()
     launch = _Launch.prepared(request, target, seed)
     kernel = launch.compiled.kernel
-    print_code(console, str(kernel), "python")
-    click.echo()
-    print_table(_tensor_table(kernel))
-    click.echo()
-    print_notes(kernel)
-    launch.describe()
-    wrong = CliError(f"{launch.label}: the result is wrong")
+    if not as_json:
+        print_code(console, str(kernel), "python")
+        click.echo()
+        print_table(_tensor_table(kernel))
+        click.echo()
+        print_notes(kernel)
+        launch.describe()
+    facts: dict[str, object] = {**launch.facts(), "nest": str(kernel)}
+    wrong = CliError(f"{launch.label}: the result is wrong", facts)
     try:
-        right = launch.compare(console)
+        verdicts = launch.compared()
     except KernelFault as fault:
+        facts["fault"] = str(fault)
         console.print(Text("it broke a rule:", style="bold red"))
         for line in fault_lines(fault):
             console.print(Text(f"  {line}"))
         launch.diagnose(console)
         raise wrong from fault
-    if not right:
+    facts["results"] = [
+        {"output": verdict.name, "right": verdict.ok, "told": str(verdict)} for verdict in verdicts
+    ]
+    if not as_json:
+        _print_verdicts(console, verdicts)
+    if not all(verdict.ok for verdict in verdicts):
         launch.diagnose(console)
         raise wrong
-    launch.time()
+    return {**facts, **_times(launch.time(), as_json)}
 
 
-def bench(request: Request, target: str | None, seed: int) -> None:
+def _print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
+    if not verdicts:
+        click.echo("not compared: it is too large for the oracle")
+    for verdict in verdicts:
+        style = "green" if verdict.ok else "red"
+        word = "right" if verdict.ok else "WRONG"
+        console.print(Text(f"{verdict}: "), Text(word, style=style), sep="")
+
+
+def bench(request: Request, target: str | None, seed: int, as_json: bool) -> object:
     """Measure the time of a kernel."""
     launch = _Launch.prepared(request, target, seed)
-    launch.describe()
-    launch.time()
+    if not as_json:
+        launch.describe()
+    return {**launch.facts(), **_times(launch.time(), as_json)}
+
+
+def _times(found: BenchResult, as_json: bool) -> dict[str, object]:
+    """Return the seconds of each call, and the bytes that it must move; print them for people."""
+    if not as_json:
+        click.echo(f"{1e3 * min(found.times):.3f} ms at best, {found}")
+    return {"seconds": list(found.times), "bytes": found.bytes}
 
 
 def _tensor_table(kernel: Kernel) -> Table:
@@ -295,6 +347,15 @@ class _Launch:
     def label(self) -> str:
         return f"{self.choice.label} on target {self.compiled.target}"
 
+    def facts(self) -> dict[str, object]:
+        """Return what is run, for JSON."""
+        return {
+            **_named(self.choice),
+            "target": self.compiled.target,
+            "sizes": _plain(self.arguments.sizes),
+            "scalars": _plain(self.arguments.scalars),
+        }
+
     def describe(self) -> None:
         """Print what is run, with its sizes and scalars."""
         sizes = self.arguments.sizes
@@ -306,8 +367,11 @@ class _Launch:
         ):
             click.echo(f"(sizes are at most {_SMALL} on this target; -D sets others)")
 
-    def compare(self, console: Console) -> bool:
-        """Compare one run with the reference, or else with the oracle; say how far off it is."""
+    def compared(self) -> list[Verdict]:
+        """Compare one run with the reference, or else with the oracle.
+
+        There is no verdict where it is too large for the oracle.
+        """
         from loopnest.devtools.harness import expected, judge, oracle
 
         choice, fusion, arguments = self.choice, self.fusion, self.arguments
@@ -317,16 +381,10 @@ class _Launch:
             if wanted is None:
                 wanted = oracle(fusion, arguments, target=target)
         if wanted is None:
-            click.echo("not compared: it is too large for the oracle")
-            return True
+            return []
         with patience(f"running {choice.label}"):
             actual = self.compiled(*arguments.fresh(), **arguments.keywords(fusion))
-        verdicts = judge(fusion, arguments.sizes, actual, wanted)
-        for verdict in verdicts:
-            style = "green" if verdict.ok else "red"
-            word = "right" if verdict.ok else "WRONG"
-            console.print(Text(f"{verdict}: "), Text(word, style=style), sep="")
-        return all(verdict.ok for verdict in verdicts)
+        return judge(fusion, arguments.sizes, actual, wanted)
 
     def diagnose(self, console: Console) -> None:
         """Say which tensor of the nest is the first that differs from the math, and where."""
@@ -367,13 +425,12 @@ class _Launch:
             )
         return f"the interpreter runs this nest rightly: target {target} errs"
 
-    def time(self) -> None:
+    def time(self) -> BenchResult:
         """Measure it."""
         with patience(f"measuring {self.choice.label}"):
-            found = self.compiled.bench(
+            return self.compiled.bench(
                 *self.arguments.arrays, **self.arguments.keywords(self.fusion)
             )
-        click.echo(f"{1e3 * min(found.times):.3f} ms at best, {found}")
 
 
 def _short(value: Any) -> str:
@@ -383,7 +440,7 @@ def _short(value: Any) -> str:
 # profile, explain, report
 
 
-def profile(request: Request, device: str, as_json: bool) -> None:
+def profile(request: Request, device: str, as_json: bool) -> object:
     """Count what a kernel does at given sizes, and what bounds its time on a GPU.
 
     Nothing is run. Bytes and sectors of memory, conflicts of banks, barriers, arithmetic and
@@ -396,10 +453,10 @@ def profile(request: Request, device: str, as_json: bool) -> None:
     sizes = choice.sizes(fusion)
     with patience(f"counting {choice.label}"):
         found = counted(kernel, device=device, **sizes)
-        text = json.dumps(found.to_dict(), indent=2) if as_json else str(found)
-    click.echo(text)
     if not as_json:
+        click.echo(str(found))
         print_notes(kernel)
+    return found.to_dict()
 
 
 def _lowered(choice: CommandOptions) -> tuple[Fusion, Kernel]:
@@ -411,7 +468,7 @@ def _lowered(choice: CommandOptions) -> tuple[Fusion, Kernel]:
         return fusion, lower(fusion)
 
 
-def explain(request: Request, tensor: str | None, as_json: bool) -> None:
+def explain(request: Request, tensor: str | None, as_json: bool) -> object:
     """Say why a kernel came out as it did, of each tensor or of TENSOR.
 
     Where it is computed, which call put it there, and what takes it deeper; why its memory is as
@@ -430,10 +487,14 @@ def explain(request: Request, tensor: str | None, as_json: bool) -> None:
                 f"{choice.label}: it computes no tensor '{tensor}'; it has {', '.join(known)}"
             )
         found = found[tensor]
-    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    if not as_json:
+        click.echo(str(found))
+    return found.to_dict()
 
 
-def report(request: Request, output: str | None, beside: str | None, device: str) -> None:
+def report(
+    request: Request, output: str | None, beside: str | None, device: str, as_json: bool
+) -> object:
     """Write a page about a kernel: math, axes, nest, tiles, passes, code, costs, reasons, proof.
 
     The page is one file that needs no network: open it in a browser. With --beside it shows another
@@ -457,7 +518,9 @@ def report(request: Request, output: str | None, beside: str | None, device: str
         page = report_page(tuple(subjects))
     with _writing(path):
         path.write_text(page, encoding="utf-8")
-    click.echo(f"{path}: {len(page) / 1e6:.1f} MB about {label}")
+    if not as_json:
+        click.echo(f"{path}: {len(page) / 1e6:.1f} MB about {label}")
+    return {"page": str(path), "about": [subject.label for subject in subjects]}
 
 
 @contextmanager
@@ -485,29 +548,26 @@ def _check_place(path: Path) -> None:
 
 def tune_schedule(
     request: Request, target: str | None, budget: str, diff: bool, as_json: bool
-) -> None:
+) -> object:
     """Find the fastest parameters of a schedule, of those that it declares by ln.choice.
 
     Candidates that a constraint, a schedule call, a proof or counts rule out are not run; the
     others are timed in turn, each in a process of its own. The result is kept for this machine.
     """
-    from loopnest.devtools.tuned_rows import as_json as plain
     from loopnest.devtools.tuning import defaults_diff, tune
 
     choice = request.choose(target or "auto")
     sizes = {name: whole(name, value) for name, value in choice.values.items()}
     with redirect_stdout(sys.stderr if diff or as_json else sys.stdout):
         found = tune(choice.kernel, choice.schedule, target or "auto", sizes, budget)
-    if as_json:
-        shown: dict[str, Any] = asdict(found)
-        shown["parameters"] = {n: plain(v) for n, v in found.parameters.items()}
-        shown["timed"] = [
-            [{n: plain(v) for n, v in candidate.items()}, ratio] for candidate, ratio in found.timed
-        ]
-        shown["row"] = None if found.row is None else str(found.row)
-        click.echo(json.dumps(shown, indent=2))
-    elif diff:
+    if diff and not as_json:
         click.echo(defaults_diff(choice.kernel, choice.schedule, found.parameters), nl=False)
+    return {
+        **asdict(found),
+        "parameters": _plain(found.parameters),
+        "timed": [[_plain(candidate), ratio] for candidate, ratio in found.timed],
+        "row": None if found.row is None else str(found.row),
+    }
 
 
 # machine
