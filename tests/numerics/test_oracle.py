@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import loopnest as ln
 from helpers.math_run import assert_equal
+from loopnest.numerics import oracle_blocks
 from loopnest.numerics.float64_math import APPLY, evaluate_expr
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Arg, Const, Expr, Op, integer
@@ -352,3 +353,83 @@ def test_folds_in_steps_refuse_what_a_launch_refuses(factor: str, size: int) -> 
         f"evaluate(k): an axis is split by '{factor}', which is {value} for D = {size}; pass sizes "
         "for which it is 1 or more"
     )
+
+
+# Scatters: an element is looked at once, not once for each place that it could go to
+
+SCATTERS = ("scatter", "scatter_add", "scatter_max", "scatter_min", "index_add")
+
+
+def scattered_one_by_one(
+    kind: str, x: np.ndarray, indices: np.ndarray, updates: np.ndarray, axis: int
+) -> np.ndarray:
+    """Return x with its updates, those in front along the axis before others."""
+    result = x.copy()
+    for at in sorted(np.ndindex(*updates.shape), key=lambda at: at[axis]):
+        place = int(indices[at[axis]] if kind == "index_add" else indices[at])
+        if 0 <= place < x.shape[axis]:
+            to = (*at[:axis], place, *at[axis + 1 :])
+            old, new = result[to], updates[at]
+            most, least = max(old, new), min(old, new)
+            sums = {"scatter": new, "scatter_max": most, "scatter_min": least}
+            result[to] = sums.get(kind, old + new)
+    return result
+
+
+@pytest.mark.parametrize("block", [1 << 16, 16], ids=["whole", "blocks"])
+@pytest.mark.parametrize("dtype", [ln.float32, ln.uint8, ln.int64, ln.float16], ids=str)
+@pytest.mark.parametrize("axis", range(3))
+@pytest.mark.parametrize("kind", SCATTERS)
+def test_scatters(
+    kind: str, axis: int, dtype: ln.DType, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several updates of one element, indices outside, fewer updates than rows, none at all."""
+    monkeypatch.setattr(oracle_blocks, "BLOCK", block)
+    rng = np.random.default_rng(axis)
+    for count in (0, 1, 23):
+        shape, given = [4, 5, 3], [4, 5, 3] if kind == "index_add" else [3, 4, 2]
+        given[axis] = count
+        with ln.Fusion("k") as f:
+            x = f.input("x", tuple(shape), dtype)
+            i = f.input("i", (count,) if kind == "index_add" else tuple(given), ln.int32)
+            u = f.input("u", tuple(given), dtype)
+            call = (x, axis, i, u) if kind == "index_add" else (x, i, u, axis)
+            f.output(getattr(ln, kind)(*call), "y")
+        base = rng.integers(0, 50, shape).astype(dtype.numpy)
+        updates = rng.integers(0, 9, given).astype(dtype.numpy)
+        size = (count,) if kind == "index_add" else given
+        indices = rng.integers(-1, shape[axis] + 1, size).astype(np.int32)
+        wanted = scattered_one_by_one(kind, base, indices, updates, axis)
+        assert_equal(ln.evaluate(f, base, indices, updates), wanted)
+
+
+def test_a_scatter_with_zeros_and_infinities_in_their_order() -> None:
+    """A sum starts at zero, so that no -0 is left; what is no number stays where it went."""
+    with ln.Fusion("k") as f:
+        i, u = f.input("i", ("K",), ln.int32), f.input("u", ("K",), ln.float32)
+        f.output(ln.scatter_add(ln.full((4,), 0.0), i, u, 0), "y")
+    updates = np.array([-0.0, np.inf, -np.inf, np.nan, 1.0], np.float32)
+    found = ln.evaluate(f, np.array([0, 1, 1, 2, 9], np.int32), updates)
+    assert_equal(found, np.array([0, np.nan, np.nan, 0], np.float32))
+    assert not np.signbit(found[0])
+
+
+@pytest.mark.parametrize("kind", SCATTERS)
+def test_a_scatter_of_a_million(kind: str) -> None:
+    """All pairs of an update and an element would take hours."""
+    count = 1 << 20
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.int32)
+        i, u = f.input("i", ("K",), ln.int32), f.input("u", ("K",), ln.int32)
+        call = (x, 0, i, u) if kind == "index_add" else (x, i, u, 0)
+        f.output(getattr(ln, kind)(*call), "y")
+    rng = np.random.default_rng(2)
+    base, updates = rng.integers(-9, 9, (2, count)).astype(np.int32)
+    indices = rng.integers(0, count, count).astype(np.int32)
+    wanted = base.copy()
+    if kind == "scatter":
+        wanted[indices] = updates
+    else:
+        found = {"scatter_max": np.maximum, "scatter_min": np.minimum}.get(kind, np.add)
+        found.at(wanted, indices, updates)
+    assert_equal(ln.evaluate(f, base, indices, updates), wanted)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from graphlib import TopologicalSorter
 from typing import Any, Literal, Protocol, TypeAlias, overload
@@ -41,9 +42,10 @@ from loopnest.numerics.oracle_operands import (
     fold_values,
     part_of,
     scan_values,
+    scattered,
 )
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import Expr, Index
+from loopnest.scalar.expr import TRUE, Coordinate, Expr, Index, Op, substitute, terms_of, walk
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
@@ -278,11 +280,15 @@ class Oracle(OracleOperands[V]):
         ]
         if definition.scan is not None:
             kept.remove(definition.scan.axis)
+        walked, scatter = shape, self.scatter(definition, domain)
+        if scatter is not None:
+            kept.remove(scatter.axis)
+            walked = (*shape[: scatter.axis], 1, *shape[scatter.axis + 1 :])
         logical = [a for a in domain.rfactor if not (reduces and a.is_reduction)]
         whole = self.shape(logical)
         arrays = {t: Arrays(whole) for t in definition.outputs if t in ends}
         pieces = {t: self.assembled(whole) for t in definition.outputs if t not in ends}
-        for block in blocks_of(shape, kept):
+        for block in blocks_of(walked, kept):
             parts = self._block(definition, domain, shape, block, inner)
             cut = {domain.root[place]: part for place, part in block.items()}
             where = tuple([cut.get(axis, slice(None)) for axis in logical])
@@ -342,6 +348,10 @@ class Oracle(OracleOperands[V]):
             return found[0]
         assert reducer is not None
         return self.folded_parts(definition, reducer, found)
+
+    def scatter(self, definition: Definition, domain: TensorDomain) -> Scatter | None:
+        """Return where the elements of a fold go, if `_block` lets each go there alone."""
+        return None
 
     folds_in_parts = False
     """Whether a reduction may fold parts of its elements, and then `folded_parts` of these."""
@@ -540,12 +550,86 @@ class _Values(Oracle[Values]):
     def assembled(self, shape: tuple[int, ...]) -> Arrays:
         return Arrays(shape)
 
+    def scatter(self, definition: Definition, domain: TensorDomain) -> Scatter | None:
+        found = scatter_of(definition, domain)
+        return None if found is None or domain.root[found.axis] in self.places else found
+
+    def _block(
+        self,
+        definition: Definition,
+        domain: TensorDomain,
+        shape: tuple[int, ...],
+        block: Block,
+        inner: Sequence[TensorView],
+    ) -> list[Values]:
+        scatter, reducer = self.scatter(definition, domain), definition.reducer
+        if scatter is None or reducer is None or not shape[scatter.axis]:
+            return super()._block(definition, domain, shape, block, inner)
+        walked = {**block, scatter.axis: slice(0, 1)}
+        region = tuple([_bounds(walked, place) for place in range(len(shape))])
+        env = self.operands(definition, domain, region, self._locals(definition, region, inner))
+        folded = [place for place, axis in enumerate(domain.root) if axis.is_reduction]
+        kept = [place for place in range(len(shape)) if place not in folded]
+        sizes = tuple([length(walked, place, n) for place, n in enumerate(shape)])
+        count = math.prod([sizes[place] for place in folded])
+        flat = (*[sizes[place] for place in kept], count)
+        target, *parts = [
+            np.transpose(
+                np.broadcast_to(evaluate_expr(value, env), sizes), (*kept, *folded)
+            ).reshape(flat)
+            for value in (scatter.target, *scatter.values)
+        ]
+        found = tuple([length(block, place, shape[place]) for place in kept])
+        return scattered(reducer, parts, target, kept.index(scatter.axis), found)
+
     folds_in_parts = True
 
     def folded_parts(
         self, definition: Definition, reducer: TracedReducer, parts: Sequence[list[Values]]
     ) -> list[Values]:
         return fold_values(reducer, [np.stack(part, axis=-1) for part in zip(*parts, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """A fold each element of which goes to one place along a root axis, which data say.
+
+    Args:
+        axis: the number of that axis.
+        target: the coordinate along it that an element goes to; outside of the axis to none.
+        values: what goes there.
+    """
+
+    axis: int
+    target: Expr
+    values: tuple[Expr, ...]
+
+
+def scatter_of(definition: Definition, domain: TensorDomain) -> Scatter | None:
+    """Return where elements go of a fold that all but one coordinate take as neutral, if it is."""
+    reducer = definition.reducer
+    if reducer is None or definition.scan is not None or domain.rfactor != domain.root:
+        return None
+    pairs = zip(definition.values, reducer.identity, strict=True)
+    first, *others = [dict.fromkeys(_tests_of(value, neutral)) for value, neutral in pairs]
+    indices = [index for read in definition.reads for index in read.indices]
+    for test in [t for t in first if isinstance(t, Op) and t.op == "eq"]:
+        if not all(test in tests for tests in others):
+            continue
+        values = tuple([substitute(value, {test: TRUE}) for value in definition.values])
+        for own, target in (test.args, reversed(test.args)):
+            if not isinstance(own, Coordinate) or domain.root[own.number].is_reduction:
+                continue
+            if own not in walk(target, *values, *indices):
+                return Scatter(own.number, target, values)
+    return None
+
+
+def _tests_of(value: Expr, neutral: Expr) -> Iterator[Expr]:
+    """Yield the tests all of which an element passes that is not neutral."""
+    while isinstance(value, Op) and value.op == "where" and value.args[2] == neutral:
+        yield from terms_of(value.args[0])
+        value = value.args[1]
 
 
 def _unrounded(values: Values, dtype: DType) -> Values:

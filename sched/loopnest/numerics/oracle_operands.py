@@ -337,13 +337,8 @@ def scan_values(
     By doubling: after each round an element holds the fold of twice as many in front of it.
     """
     now, size, reach = list(parts), parts[0].shape[-1], 1
-    left, right = two_sides(reducer.types)
     while reach < size:
-        env: dict[Expr, Values] = {}
-        for a, b, part in zip(left, right, now, strict=True):
-            env[a], env[b] = part[..., :-reach], part[..., reach:]
-        shape = now[0][..., reach:].shape
-        found = [np.broadcast_to(evaluate_expr(e, env), shape) for e in reducer.combination]
+        found = _combined(reducer, [(part[..., :-reach], part[..., reach:]) for part in now])
         now = [
             np.concatenate([part[..., :reach], value], axis=-1)
             for part, value in zip(now, found, strict=True)
@@ -356,6 +351,55 @@ def scan_values(
         np.concatenate([np.broadcast_to(e, part[..., :1].shape), part[..., :-1]], axis=-1)
         for e, part in zip(neutral, now, strict=True)
     ]
+
+
+def scattered(
+    reducer: TracedReducer,
+    parts: Sequence[Values],
+    target: Values,
+    axis: int,
+    shape: tuple[int, ...],
+) -> list[Values]:
+    """Fold the last axis away, each element into that of its coordinates which `target` says.
+
+    Args:
+        reducer: what folds them; elements of one target in their order.
+        parts: the components, of extent 1 along `axis`.
+        target: the coordinate along `axis` of each element of them; outside of it is none.
+        axis: of the result.
+        shape: of the result.
+    """
+    spots = list(np.ogrid[tuple([slice(n) for n in target.shape])])[:-1]
+    inside = (target >= 0) & (target < shape[axis])
+    spots[axis] = np.where(inside, target, 0)
+    places = np.ravel_multi_index(tuple(np.broadcast_arrays(*spots)), shape)[inside]
+    order = np.argsort(places, kind="stable")
+    places, now = places[order], [part[inside][order] for part in parts]
+    first = np.diff(places, prepend=-1) != 0
+    while not first.all():
+        starts = np.flatnonzero(first)
+        number = np.arange(len(places)) - np.repeat(starts, np.diff(starts, append=len(places)))
+        (second,) = np.nonzero(number % 2)
+        pairs = [(part[second - 1], part[second]) for part in now]
+        for part, value in zip(now, _combined(reducer, pairs), strict=True):
+            part[second - 1] = value
+        places, now = places[number % 2 == 0], [part[number % 2 == 0] for part in now]
+        first = np.diff(places, prepend=-1) != 0
+    neutral = [held(evaluate_expr(c, {}), c.dtype) for c in reducer.identity]
+    result = [np.full(shape, value) for value in neutral]
+    folds = _combined(reducer, list(zip(neutral, now, strict=True)))
+    for whole, value in zip(result, folds, strict=True):
+        whole.flat[places] = value
+    return result
+
+
+def _combined(reducer: TracedReducer, pairs: Sequence[tuple[Values, Values]]) -> Iterator[Values]:
+    """Yield the components of what pairs of elements, given by components, fold to."""
+    env: dict[Expr, Values] = {}
+    for a, b, (one, other) in zip(*two_sides(reducer.types), pairs, strict=True):
+        env[a], env[b] = one, other
+    for value in reducer.combination:
+        yield np.broadcast_to(evaluate_expr(value, env), pairs[0][1].shape)
 
 
 class Segments:
@@ -384,15 +428,8 @@ class Segments:
 
 def _halved(reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
     """Fold the second half of the last axis into the first; neighbours where order counts."""
-    half = parts[0].shape[-1] // 2
-    left, right = two_sides(reducer.types)
-    first, second = halves(half, reducer.ordered)
-    env: dict[Expr, Values] = {}
-    for a, b, part in zip(left, right, parts, strict=True):
-        env[a], env[b] = part[..., first], part[..., second]
-    shape = (*parts[0].shape[:-1], half)
-    found = [evaluate_expr(value, env) for value in reducer.combination]
-    result = [np.broadcast_to(value, shape) for value in found]
+    first, second = halves(parts[0].shape[-1] // 2, reducer.ordered)
+    result = list(_combined(reducer, [(part[..., first], part[..., second]) for part in parts]))
     if parts[0].shape[-1] % 2:
         result = [
             np.concatenate([value, part[..., -1:]], axis=-1)
