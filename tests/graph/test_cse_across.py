@@ -326,7 +326,7 @@ def test_minimum_cuts_agree_with_all_cuts(seed: int) -> None:
 
 @st.composite
 def problems(draw):
-    """Random values on values before them, as `stash_choice` takes them."""
+    """Random values on values before them, as the choice of values to keep takes them."""
     count = draw(st.integers(1, 24))
     operands = [
         sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(count)

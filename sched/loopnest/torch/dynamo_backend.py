@@ -4,9 +4,8 @@ AOTAutograd makes graphs of core operators of ATen, in which nothing is changed 
 view is left: what the program changes (parameters, running statistics) it writes back itself. A
 graph is compiled when it is first called.
 
-Which operators of a graph loopnest's kernels compute faster than torch's libraries: measured.
-
-Each operator is a graph of its own, with the pointwise operators that follow it: a kernel computes
+Which operators loopnest's kernels compute faster than torch's libraries is measured: each operator
+is a graph of its own, with the pointwise operators that follow it: a kernel computes
 them with it, and a library leaves them to another pass over memory. It is compiled both ways and
 called on made tensors of the sizes and strides that the graph says. Symbolic sizes are those that
 the graph was traced with; what was measured holds for all that round to the same power of two.
