@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,114 +77,27 @@ class Judge:
         return f"the bound{part}"
 
 
-def judge_of(
-    compiled: Callable[..., Any], model: Callable[..., Any], inputs: Sequence[Any], exact: Any
-) -> Judge:
-    """Return what is allowed of a compiled model, which was called before.
+def judge_of(model: Callable[..., Any], inputs: Sequence[Any], exact: Any) -> Judge:
+    """Return what is allowed of a compiled model.
 
     Args:
-        compiled: the model, by the backend.
         model: the model itself, in float32.
         inputs: its arguments.
         exact: its results in float64.
     """
+    from loopnest.torch.function_bounds import function_math
+
     wanted = listed(exact)
     found = listed(model(*inputs))
     eager = [_largest(_distance(a, b)) for a, b in zip(found, wanted, strict=True)]
     try:
-        values = listed(by_math(compiled, inputs, partial(ln.evaluate, exact=True)))
-        bounds = listed(by_math(compiled, inputs, partial(ln.error_bound, target="c")))
+        math = function_math(model, inputs, "the model")
+        values = math.returned(ln.evaluate(math.fusion, *math.arrays, exact=True))
+        bounds = math.returned(ln.error_bound(math.fusion, *math.arrays, target="c"))
     except Exception as error:  # of the math of the graph: it has none, then
         why = " ".join(str(error).split())[:120]
         return Judge(wanted, [None] * len(wanted), [None] * len(wanted), eager, why)
-    return Judge(wanted, values, bounds, eager, "")
-
-
-def by_math(compiled: Callable[..., Any], inputs: Sequence[Any], asked: Callable[..., Any]) -> Any:
-    """Return what a function says of the math of a compiled model, in place of each result.
-
-    The model is called as ever, but its graph returns that: it goes through what the model does
-    with results. `asked` is `ln.evaluate` or `ln.error_bound`.
-
-    Raises:
-        LoopnestError: an operator has no math here; a number that the bound does not know.
-        ValueError: the model is several graphs, or none.
-    """
-    graphs: list[Any] = []
-    with _math_in_place(graphs, asked):
-        found = compiled(*inputs)
-    if len(graphs) != 1:
-        raise ValueError(f"it is {len(graphs)} graphs")
-    return found
-
-
-@contextmanager
-def _math_in_place(graphs: list[Any], asked: Callable[..., Any]) -> Iterator[None]:
-    """Let graphs of torch return what `asked` says of their math; they are added to `graphs`."""
-    from loopnest.torch.compiled_program import TorchGraph
-
-    def call(self: Any, tensors: Sequence[Any], numbers: tuple[int, ...] = ()) -> Any:
-        graphs.append(self)
-        return _of_math(self, tensors, numbers, asked)
-
-    own = TorchGraph.__call__
-    TorchGraph.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        TorchGraph.__call__ = own  # type: ignore[method-assign]
-
-
-def _of_math(
-    graph: Any, tensors: Sequence[Any], numbers: Sequence[int], asked: Callable[..., Any]
-) -> tuple[Any, ...]:
-    """Return what `asked` says of each output of a graph."""
-    import torch
-
-    from loopnest.graph_kernels.group_math import group_math
-    from loopnest.torch.tensor_arrays import array_of
-
-    with _reshapes():
-        math = group_math(graph.graph)
-    sizes = dict(zip(graph.sizes, numbers, strict=True))
-    rows = zip(math.fusion.inputs, math.inputs, strict=True)
-    arrays = [_laid_out(array_of(tensors[number]), own, sizes) for own, number in rows]
-    told = {str(size) for own in math.fusion.inputs for size in own.sizes}
-    named = {s.name: sizes[s.name] for s in math.fusion.symbols if s.name not in told}
-    found = asked(math.fusion, *arrays, **named)
-    return tuple([torch.from_numpy(x) for x in (found if isinstance(found, tuple) else (found,))])
-
-
-@contextmanager
-def _reshapes() -> Iterator[None]:
-    """Let a reshape be math: kernels of a graph do without it."""
-    module: Any = import_module("loopnest.graph_kernels.group_math")
-
-    def lower_of(node: Any) -> Any:
-        return _reshaped if node.op == "reshape" else own(node)
-
-    own, module.lower_of = module.lower_of, lower_of
-    try:
-        yield
-    finally:
-        module.lower_of = own
-
-
-def _reshaped(node: Any, operands: Sequence[Any]) -> Any:
-    return ln.reshape(operands[0], node.shape)
-
-
-def _laid_out(array: Any, own: Any, sizes: dict[str, int]) -> Any:
-    """Return an array as an input is declared, which may be a view of it at strides."""
-    import numpy as np
-
-    from loopnest.scalar.arguments import size_value
-
-    shape = tuple([size_value(size, sizes) for size in own.sizes])
-    if own.strides is None:
-        return np.ascontiguousarray(array).reshape(shape)
-    steps = tuple([size_value(step, sizes) * array.itemsize for step in own.strides])
-    return np.lib.stride_tricks.as_strided(array, shape, steps)
+    return Judge(wanted, listed(values), listed(bounds), eager, "")
 
 
 def listed(found: Any) -> list[Any]:
@@ -614,7 +525,7 @@ class Problem:
             found = compiled(*self.inputs)
         seconds = time.perf_counter() - start
         self.programs, self.compiled = programs, compiled
-        self.judge = judge_of(compiled, self.model, self.inputs, exact)
+        self.judge = judge_of(self.model, self.inputs, exact)
         launches = [launch for program in programs for launch in program.kernels]
         others = {f"{x}: {why}" for p in programs for x, why in p.in_torch.items()}
         others |= {f"{', '.join(x.ops)}: {x.fallback}" for x in launches if x.fallback}

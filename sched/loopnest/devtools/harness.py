@@ -256,6 +256,7 @@ def oracle(
     fast_math: bool = False,
     most: int = MOST_POINTS,
     target: str = "",
+    reference: bool = False,
 ) -> Wanted | None:
     """Return what the math gives, an array an output; None where even a part would take long.
 
@@ -265,6 +266,8 @@ def oracle(
         fast_math: whether the kernel was compiled with ``fast_math=True``.
         most: at how many points to evaluate it at most.
         target: whose results are to be judged; "": those of any target.
+        reference: whether what is judged computes as a reference may: by a formula of its own, and
+            without the rounding to 16-bit types between.
     """
     from loopnest.numerics.float64_math import stored
     from loopnest.numerics.target_accuracy import Arithmetic
@@ -272,7 +275,7 @@ def oracle(
     sample = choose(fusion, arguments.sizes, most)
     if sample is None:
         return None
-    found = _enclosed(fusion, arguments, Arithmetic(fast_math, target=target), sample)
+    found = _enclosed(fusion, arguments, Arithmetic(fast_math, reference, target), sample)
     arrays = [stored(e.value, t.dtype) for e, t in zip(found, fusion.outputs, strict=True)]
     return Wanted(tuple(arrays), found, None, sample)
 
@@ -375,13 +378,14 @@ def judge(fusion: Fusion, sizes: Mapping[str, int], actual: Any, wanted: Wanted)
     verdicts = []
     for number, (tensor, result) in enumerate(zip(fusion.outputs, results, strict=True)):
         shape = tuple([size_value(size, sizes) for size in tensor.sizes])
-        verdicts.append(_verdict(tensor, shape, np.asarray(result), wanted, number))
+        verdicts.append(verdict_of(tensor, shape, np.asarray(result), wanted, number))
     return verdicts
 
 
-def _verdict(
+def verdict_of(
     tensor: TensorView, shape: tuple[int, ...], result: Array, wanted: Wanted, number: int
 ) -> Verdict:
+    """Return how one result compares with what was expected of the output of a number."""
     sample, enclosure, reference = wanted.sample, wanted.enclosures[number], None
     if result.shape != shape:
         return Verdict(tensor.name, problem=f"its shape is {result.shape}, not {shape}")

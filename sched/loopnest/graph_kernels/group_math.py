@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -55,8 +56,15 @@ def scheduled_by(
     return math, found
 
 
-def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:
+def group_math(
+    body: Graph, inplace: Inplace = (), value: Callable[..., MathValue] = value_of
+) -> GroupMath:
     """Return the math of a body; an input that nothing reads is left out.
+
+    Args:
+        body: the graph.
+        inplace: see `Inplace`.
+        value: the math of a node, given that of its operands: `value_of`, or `value_alone`.
 
     Raises:
         NotSupported: an op has no attribute ``lower``.
@@ -78,7 +86,7 @@ def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:
                 values[view] = _strided_input(fusion, name, view)
         for node in body.nodes:
             if node not in values and node.op != "var":
-                values[node] = value_of(node, [values[x] for x in node.inputs])
+                values[node] = value(node, [values[x] for x in node.inputs])
         sources = dict(inplace)
         leaves = [leaf for x in body.outputs for leaf in _leaves(values[x], x)]
         for number, tensor in enumerate(leaves):

@@ -61,6 +61,25 @@ def value_of(node: Node, operands: Sequence[MathValue]) -> MathValue:
     return found if found.dtype is node.dtype else ln.cast(found, node.dtype)
 
 
+def value_alone(node: Node, operands: Sequence[MathValue]) -> MathValue:
+    """Return the math of a node as `value_of`, for math that is evaluated and has no kernel.
+
+    A reshape is math there, and indices are looked at where they are used, computed ones too.
+    """
+    rule = _ALONE.get(node.op)
+    if rule is None:
+        return value_of(node, operands)
+    return rule(node, *[as_tensor(x, node) for x in operands if not isinstance(x, tuple)])
+
+
+_ALONE: dict[str, Callable[..., ln.TensorView]] = {
+    "index_add": lambda node, x, places, more: ln.index_add(x, node.attrs["axis"], places, more),
+    "put": lambda node, x, places, values: ln.scatter(x, places, values, 0),
+    "reshape": lambda node, x: ln.reshape(x, node.shape),
+    "take": lambda node, x, places: ln.take(x, places, node.attrs["axis"]),
+}
+
+
 def _by_math(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     """Return what a node is made of, on its operands.
 
