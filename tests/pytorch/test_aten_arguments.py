@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from loopnest.torch import recording  # noqa: E402 - torch is asked for first
+from loopnest.torch import loopnest_backend, recording  # noqa: E402 - torch is asked for first
 from loopnest.torch.aten_table import RULES  # noqa: E402
 from loopnest.torch.dynamo_backend import LazyProgram, shapes_propagated  # noqa: E402
 
@@ -447,3 +447,24 @@ def test_arguments_that_equal_the_defaults() -> None:
     x = torch.arange(-5, 6)
     cut = torch.compile(lambda x: torch.nn.functional.hardtanh(x, -1, 1), backend="loopnest")
     assert torch.equal(cut(x), x.clamp(-1, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: x * 1.1,
+        lambda x: x / 1.1,
+        lambda x: x + 0.1,
+        lambda x: 0.3 - x,
+        lambda x: torch.nn.functional.leaky_relu(x, 0.01),
+        lambda x: x % 0.7,
+        lambda x: x.clamp(-0.1, 0.3),
+        lambda x: x < 0.1,
+    ],
+)
+def test_numbers_beside_narrow_tensors_are_rounded_where_torch_does(fn, dtype):
+    """Each element has torch's bits; on a GPU torch adds in float32."""
+    x = some(64, 64, dtype=dtype).cpu()
+    fast = torch.compile(fn, backend=loopnest_backend, options={"target": "interpret"})
+    assert torch.equal(fast(x), fn(x))

@@ -38,13 +38,18 @@ _BINARY: dict[str, Callable[..., Node]] = {
 
 
 def _binary(function: Callable[..., Node]) -> Callable[[Call], Node]:
-    """Return the rule of a function of two operands, computed in the type of the result."""
+    """Return the rule of a function of two operands, computed in the type of the result.
+
+    A number that a 16-bit tensor is multiplied or divided by is not rounded to 16 bits; one that is
+    added to it is, in torch too.
+    """
 
     def rule(call: Call) -> Node:
         dtype = call.dtype
         if dtype.is_bool and function not in (G.bitand, G.bitor, G.bitxor):
             return _of_bools(function, call)
-        return function(as_node(call[0], dtype), as_node(call[1], dtype))
+        wide = dtype.compute if function in (G.mul, G.div) else dtype
+        return as_node(function(as_node(call[0], wide), as_node(call[1], wide)), dtype)
 
     return rule
 
@@ -247,7 +252,9 @@ def _expm1(call: Call) -> Node:
 @translates("leaky_relu.default")
 def _leaky_relu(call: Call) -> Node:
     x, slope = call.args
-    return G.where(G.gt(x, as_node(0, x.dtype)), x, G.mul(x, as_node(slope, x.dtype)))
+    wide = x.dtype.compute
+    steep = as_node(G.mul(as_node(x, wide), as_node(slope, wide)), x.dtype)
+    return G.where(G.gt(x, as_node(0, x.dtype)), x, steep)
 
 
 @translates("_to_copy.default")
