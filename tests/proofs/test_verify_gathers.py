@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 
 import loopnest as ln
+from loopnest import kir
+from loopnest.kir import map_body
 from loopnest.proofs.verifier import verify_program
-from loopnest.scalar.expr import Symbol
+from loopnest.scalar import dtypes
+from loopnest.scalar.expr import ONE, Op, Symbol
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.computed_ranges import ComputedRanges
 from mutation.mutants import mutants
@@ -62,6 +65,46 @@ def test_mutants_are_not_proved(math: Callable[[ln.Fusion], ln.TensorView]) -> N
     assert len(made) > 20
     alive = [mutant.text for mutant in made if verify_program(mutant.program, math_of).ok]
     assert alive == []
+
+
+PLACES: list[Callable[[ln.TensorView], ln.TensorView]] = [
+    lambda i: ln.clamp(i, 0, 4),
+    lambda i: ln.maximum(4 - i, i - 4),
+    lambda i: i % 5,
+    lambda i: i // 3 % 4,
+    lambda i: ln.minimum(i, 3) + ln.minimum(i, 2),
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("inlined", [False, True])
+def test_updates_go_to_places_that_coordinates_tell(
+    place: Callable[[ln.TensorView], ln.TensorView], inlined: bool
+) -> None:
+    """The test around the fold asks the coordinates: what it leaves out is the identity."""
+    with ln.Fusion("bins") as f:
+        u = f.input("u", ("N",), ln.float32)
+        places = place(ln.iota("N"))
+        f.output(ln.scatter_add(ln.full((6,), 0.0), places, u, 0), "y")
+    if inlined:
+        f.inline_most()
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).ok
+    lowered = kernel._lowered
+    assert lowered.math is not None
+    program = lowered.program
+    wrong = program.with_body(map_body(program.body, _of_the_next_bin))
+    report = verify_program(wrong, lowered.math())
+    assert report.status == "refuted"
+    assert report.findings[0].kind == "accumulation"
+
+
+def _of_the_next_bin(node: kir.Stmt) -> kir.Stmt:
+    if not isinstance(node, kir.If) or not isinstance(node.condition, Op):
+        return node
+    found, place = node.condition.args
+    moved = Simplifier().add(place, ONE)
+    return replace(node, condition=Op(node.condition.op, (found, moved), dtypes.bool_))
 
 
 def test_the_report_names_what_is_declared() -> None:

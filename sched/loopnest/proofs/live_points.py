@@ -248,11 +248,17 @@ def _as_index(value: Expr) -> Expr | None:
         isinstance(a, Const) and abs(a.value) < _SMALL_FACTOR for a in value.args
     ):
         return None
-    if value.op in ("add", "sub", "neg", "mul"):
+    if value.op in ("floordiv", "mod") and not _is_small_divisor(value.args[1]):
+        return None
+    if value.op in ("add", "sub", "neg", "mul", "min", "max", "floordiv", "mod"):
         args = [_as_index(arg) for arg in value.args]
         if not any(arg is None for arg in args):
             return Op(value.op, tuple([a for a in args if a is not None]), dtypes.index)
     return None
+
+
+def _is_small_divisor(value: Expr) -> bool:
+    return isinstance(value, Const) and 0 < value.value < _SMALL_FACTOR
 
 
 def with_temporaries(
