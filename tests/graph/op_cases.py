@@ -254,6 +254,18 @@ STRUCTURE = [
             4, 3
         ),
     ),
+    *[
+        case(
+            "put",
+            lambda r: (lambda x, u: [x, np.array([7, 0, 7, 11, 7]), u])(*apart((4, 3), (5,))(r)),
+            lambda x, i, u, fold=fold: np.array(
+                [fold([v, *u[i == n]]) for n, v in enumerate(x.flat)]
+            ).reshape(4, 3),
+            lambda x, i, u, name=name: G.put(x, i, u, name),
+            name,
+        )
+        for name, fold in {"max": max, "min": min}.items()
+    ],
     case("size", lambda r: [], lambda: np.float32(3), lambda: G.call("size", (), SIZE)),
     case("const", lambda r: [], lambda: np.ones(2), lambda: G.const(np.ones(2))),
     case("var", SQUARE, lambda x: x, lambda x: x),

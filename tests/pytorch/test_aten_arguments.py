@@ -1,5 +1,6 @@
 """Every rule of an ATen operator, with each of its arguments given and left out, beside torch."""
 
+import math
 import operator
 from typing import Any
 
@@ -200,7 +201,23 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "scatter_reduce.two": [
         (X, 0, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4), "sum"),
-        (X, 1, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4), "amax"),
+        *[
+            (x, axis, torch.tensor([[2, 0, 1], [2, 2, 1]]), values, fold)
+            for fold in ("amax", "amin", "mean")
+            for x, axis, values in [
+                (X, 1, some(3, 4) + 1),
+                (X, 0, torch.full((3, 4), math.nan)),
+                (whole(3, 4), -1, whole(2, 3)),
+            ]
+        ],
+        (X, 1, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4), "prod"),
+        (
+            some(4, dtype=torch.float16),
+            0,
+            torch.zeros(600, dtype=torch.int64),
+            some(600, dtype=torch.float16),
+            "amax",
+        ),
     ],
     "bucketize.Tensor": [(X, torch.tensor([-1.0, 0.0, 0.5])), (X, torch.tensor([0, 1]))],
     "searchsorted.Tensor": [

@@ -262,6 +262,30 @@ def test_elements_that_data_choose_are_written_by_kernels(dynamic):
         assert "scatter" in [launch.schedule for launch in program.kernels]
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("include_self", [False, True])
+@pytest.mark.parametrize("fold", ["amax", "amin", "mean", "sum"])
+def test_elements_are_folded_where_data_say(fold, include_self, dynamic):
+    """Forward and backward by kernels alone, where several fall on one element and NaN is one."""
+
+    def function(x, i, s):
+        return x.scatter_reduce(1, i, s, fold, include_self=include_self) * 2
+
+    places, given = torch.randint(0, 9, (4, 40)), torch.randn(4, 40)
+    given[1, 3] = torch.nan
+    found = []
+    for fast in (function, torch.compile(function, backend="loopnest", dynamic=dynamic)):
+        torch._dynamo.reset()
+        x, s = [t.clone().requires_grad_() for t in (torch.linspace(-2, 2, 45).view(5, 9), given)]
+        with recording() as programs:
+            y = fast(x, places, s)
+            y.nan_to_num().sum().backward()
+        found.append((y.detach(), x.grad, s.grad))
+    for own, wanted in zip(*found, strict=True):
+        torch.testing.assert_close(wanted, own, equal_nan=True)
+    assert [program.in_torch for program in programs] == [{}, {}]
+
+
 def mean_of_groups(x, group, weight):
     rows = group.view(-1, 1).expand_as(x)
     sums = x.new_zeros(3, x.shape[1]).scatter_add_(0, rows, x)

@@ -399,14 +399,25 @@ def _index_add(node: Node, dy: Node) -> tuple[Node, None, Node]:
 
 @register_attr("put", "gradient")
 def _put(node: Node, dy: Node) -> tuple[Node, None, Node]:
-    """Give a place that has a value nothing of x, and what it has to the last of its values."""
-    x, indices, _ = node.inputs
+    """Give a place that has a value nothing of x, and what it has to the last of its values.
+
+    An extreme is shared evenly by those that are it, x among them.
+    """
+    x, indices, values = node.inputs
+    if node.attrs["fold"] != "last":
+        own = ops.logical_or(ops.eq(x, node), ops.isnan(x))
+        chosen = ops.logical_or(ops.eq(values, ops.take(node, indices)), ops.isnan(values))
+        wide = x.dtype.compute
+        count = ops.index_add(ops.cast(own, wide), indices, ops.cast(chosen, wide))
+        share = ops.cast(ops.div(dy, count), x.dtype)
+        taken = zero_where_not(chosen, ops.take(share, indices))
+        return zero_where_not(own, share), None, taken
     (count,) = indices.shape
     zero, numbers = ops.zeros((count,), dy.dtype), ops.iota(count)
     last = ops.put(ops.zeros(x.shape, numbers.dtype), indices, numbers)
     is_last = call("eq", (ops.take(last, indices), numbers))
-    values = zero_where_not(is_last, ops.take(dy, indices))
-    return ops.put(dy, indices, zero), None, values
+    taken = zero_where_not(is_last, ops.take(dy, indices))
+    return ops.put(dy, indices, zero), None, taken
 
 
 @register_attr(("tuple", "group"), "gradient")

@@ -74,7 +74,7 @@ def value_alone(node: Node, operands: Sequence[MathValue]) -> MathValue:
 
 _ALONE: dict[str, Callable[..., ln.TensorView]] = {
     "index_add": lambda node, x, places, more: ln.index_add(x, node.attrs["axis"], places, more),
-    "put": lambda node, x, places, values: ln.scatter(x, places, values, 0),
+    "put": lambda node, *tensors: _PUTS[node.attrs["fold"]](*tensors, 0),
     "reshape": lambda node, x: ln.reshape(x, node.shape),
     "take": lambda node, x, places: ln.take(x, places, node.attrs["axis"]),
 }
@@ -257,7 +257,14 @@ def _index_add(
 def _put(
     node: Node, x: ln.TensorView, indices: ln.TensorView, values: ln.TensorView
 ) -> ln.TensorView:
-    return ln.scatter(x, _checked(indices, node), values, 0)
+    return _PUTS[node.attrs["fold"]](x, _checked(indices, node), values, 0)
+
+
+_PUTS: dict[str, Callable[..., ln.TensorView]] = {
+    "last": ln.scatter,
+    "max": ln.scatter_max,
+    "min": ln.scatter_min,
+}
 
 
 def _checked(indices: ln.TensorView, node: Node) -> ln.TensorView:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import loopnest.graph as G
 from loopnest.graph.dimensions import Dim, add, mul, product
 from loopnest.graph.node import Node
-from loopnest.scalar.dtypes import int32, int64, meet
+from loopnest.scalar.dtypes import DType, int32, int64, meet
 from loopnest.torch.aten_table import Call, as_node, axes_of, ordered, translates
 from loopnest.torch.input_layouts import InputLayout, order_in_memory
 from loopnest.torch.symbolic_sizes import NotTranslated, sizes_of, strides_of
@@ -436,25 +437,48 @@ def _searched(call: Call, sorted_: Node, values: Node, right: bool) -> Node:
 
 
 @translates("scatter_add.default", "scatter_reduce.two")
-def _scatter_add(call: Call) -> Node:
-    """Return x with each element of a tensor added where an index says along an axis."""
+def _scatter_reduce(call: Call) -> Node:
+    """Return x with the elements of a tensor folded into it where an index says along an axis."""
     x, axis, indices, values = call[0], call["dim"], call["index"], call["src"]
     if not x.ndim or indices.ndim != x.ndim:
         raise NotTranslated("of a scalar, or of no element")
-    if call.get("reduce", "sum") != "sum":
-        raise NotTranslated("not of a sum")
+    fold = call.get("reduce", "sum")
+    if fold == "prod" or x.dtype.is_bool:
+        raise NotTranslated("of a product, or of bools")
     axis, keeps = axis % x.ndim, call.get("include_self", True)
     values = _corner(values, indices.shape)
     rows = _same_for_all(indices, axis, x.shape)
-    if rows is not None and keeps:
+    if rows is not None and keeps and fold == "sum":
         return G.index_add(x, rows, values, axis)
     places = along_axis(x, axis, indices)
     if not keeps:
-        x = G.put(x, places, G.full(indices.shape, 0, x.dtype))
-    (count,) = (indices.tensor_type.size,)
-    flat = G.reshape(x, (x.tensor_type.size,))
-    found = G.index_add(flat, G.reshape(places, (count,)), G.reshape(values, (count,)), 0)
-    return G.reshape(found, x.shape)
+        x = G.put(x, places, G.full(indices.shape, _start(fold, x.dtype), x.dtype))
+    if fold in ("amax", "amin"):
+        return G.put(x, places, values, fold.removeprefix("a"))
+    total = _added(x, places, values)
+    if fold == "sum":
+        return total
+    counts = _added(G.full(x.shape, int(keeps), int64), places, G.full(indices.shape, 1, int64))
+    counts = G.maximum(counts, as_node(1, int64))
+    if not x.dtype.is_float:
+        return as_node(G.floordiv(total, as_node(counts, x.dtype)), x.dtype)
+    wide = x.dtype.compute
+    return as_node(G.div(as_node(total, wide), as_node(counts, wide)), x.dtype)
+
+
+def _start(fold: str, dtype: DType) -> float:
+    """Return what an element begins with where a fold does not keep its own value."""
+    if fold not in ("amax", "amin"):
+        return 0
+    if dtype.is_float:
+        return -math.inf if fold == "amax" else math.inf
+    return dtype.least if fold == "amax" else dtype.greatest
+
+
+def _added(x: Node, places: Node, values: Node) -> Node:
+    """Return x with values added at flat places."""
+    flat = [G.reshape(own, (own.tensor_type.size,)) for own in (x, places, values)]
+    return G.reshape(G.index_add(*flat, 0), x.shape)
 
 
 @translates("scatter.value", "scatter.src")

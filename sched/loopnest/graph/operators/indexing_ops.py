@@ -69,29 +69,33 @@ def index_add(x: Operand, indices: Operand, updates: Operand, axis: int = 0) -> 
 
 
 @takes_arguments
-def put(x: Operand, indices: Operand, values: Operand) -> Node:
+def put(x: Operand, indices: Operand, values: Operand, fold: str = "last") -> Node:
     """Return x with values at flat places, which count its elements in C order.
 
-    Of several values for one place the last one stays.
+    Of several values for one place the last one stays; or the largest or the least one, of these
+    and of what x has there.
 
     >>> import loopnest.graph as G
     >>> x, i = G.const([1, 2, 3, 4]), G.const([2, 0, 2])
     >>> print(*G.evaluate(G.Graph([], [G.put(x, i, G.const([7, 8, 9]))])))
     [8 2 9 4]
+    >>> print(*G.evaluate(G.Graph([], [G.put(x, i, G.const([3, 0, 2]), "max")])))
+    [1 2 3 4]
 
     Args:
         x: of any shape.
         indices: int32 or int64. An index outside of x is an error, of a call too.
         values: of the shape of the indices and the type of x.
+        fold: "last", "max" or "min"; a NaN is the largest and the least.
 
     Raises:
-        GraphError: shapes or types that do not fit.
+        GraphError: shapes or types that do not fit, or another fold.
 
-    Source: numpy.put.
+    Source: numpy.put; numpy.ufunc.at.
     """
     operands = [require_node("put", operand) for operand in (x, indices, values)]
     flat = [reshape(operand, (operand.tensor_type.size,)) for operand in operands]
-    return reshape(call("put", flat), operands[0].shape)
+    return reshape(call("put", flat, {"fold": fold}), operands[0].shape)
 
 
 @takes_arguments
@@ -189,16 +193,24 @@ def _type_of_add(
 def _put(node: Node, x: Any, indices: Any, values: Any) -> Any:
     _check_range(indices, x.shape[0])
     result = np.array(x)
-    for index, value in zip(indices.tolist(), values, strict=True):
-        result[index] = value
+    if node.attrs["fold"] == "last":
+        for index, value in zip(indices.tolist(), values, strict=True):
+            result[index] = value
+    else:
+        _FOLDS[node.attrs["fold"]].at(result, indices, values)
     return result
 
 
-@declares("put", value=_put)
+_FOLDS = {"max": np.maximum, "min": np.minimum}
+
+
+@declares("put", {"fold": "last"}, value=_put)
 def _type_of_put(
     attrs: Attrs, x: TensorType, indices: TensorType, values: TensorType
 ) -> TensorType:
     _check_indices(indices.dtype)
+    if attrs["fold"] not in ("last", *_FOLDS):
+        raise Refused(f"fold is {attrs['fold']!r}", 'use "last", "max" or "min"')
     if len(x.shape) != 1 or len(indices.shape) != 1:
         raise Refused(f"the operand is {x}, the indices are {indices}", "both have one axis")
     wanted = TensorType(indices.shape, x.dtype)

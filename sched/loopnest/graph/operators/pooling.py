@@ -23,8 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from loopnest.graph.data_layout import LayoutRule, math_shape, parse_layout, shape_in
 from loopnest.graph.dimensions import Dim, DimLike, Shape, add, mul, shown
 from loopnest.graph.graph_error import Refused
@@ -324,7 +322,7 @@ def _windows(x: Node, attrs: Attrs, fill: float) -> Node:
 def _least(dtype: DType) -> float:
     if dtype.is_bool:
         return False
-    return -math.inf if dtype.is_float else int(np.iinfo(dtype.name).min)
+    return -math.inf if dtype.is_float else dtype.least
 
 
 def _max(node: Node) -> Node:
