@@ -408,8 +408,8 @@ def _put(node: Node, dy: Node) -> tuple[Node, None, Node]:
         own = ops.logical_or(ops.eq(x, node), ops.isnan(x))
         chosen = ops.logical_or(ops.eq(values, ops.take(node, indices)), ops.isnan(values))
         wide = x.dtype.compute
-        count = ops.index_add(ops.cast(own, wide), indices, ops.cast(chosen, wide))
-        share = ops.cast(ops.div(dy, count), x.dtype)
+        sharing = ops.index_add(ops.cast(own, wide), indices, ops.cast(chosen, wide))
+        share = ops.cast(ops.div(dy, sharing), x.dtype)
         taken = zero_where_not(chosen, ops.take(share, indices))
         return zero_where_not(own, share), None, taken
     (count,) = indices.shape

@@ -477,8 +477,8 @@ def _start(fold: str, dtype: DType) -> float:
 
 def _added(x: Node, places: Node, values: Node) -> Node:
     """Return x with values added at flat places."""
-    flat = [G.reshape(own, (own.tensor_type.size,)) for own in (x, places, values)]
-    return G.reshape(G.index_add(*flat, 0), x.shape)
+    flat, where, more = [G.reshape(own, (own.tensor_type.size,)) for own in (x, places, values)]
+    return G.reshape(G.index_add(flat, where, more, 0), x.shape)
 
 
 @translates("scatter.value", "scatter.src")
