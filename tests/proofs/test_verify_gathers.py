@@ -107,6 +107,21 @@ def _of_the_next_bin(node: kir.Stmt) -> kir.Stmt:
     return replace(node, condition=Op(node.condition.op, (found, moved), dtypes.bool_))
 
 
+def test_an_index_that_lies_in_place_of_what_it_was_computed_from() -> None:
+    """It is read from the memory of the input: behind the store there, where it is another."""
+    with ln.Fusion("k") as f:
+        i, x = f.input("i", ("N",), ln.int32), f.input("x", (4,), ln.float32)
+        f.output(i & 3, "j", inplace=i)
+        f.output(ln.take(x, f["j"], 0), "y")
+    kernel = ln.lower(f)
+    assert str(kernel).endswith("\n  y[i1] = x[index(i[i1])]")
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    assert kernel._lowered.math is not None
+    math_of, made = kernel._lowered.math(), list(mutants(kernel.program, KINDS | {"order"}))
+    assert "swap two neighbours" in [m.text for m in made]
+    assert [m.text for m in made if verify_program(m.program, math_of).ok] == []
+
+
 def test_the_report_names_what_is_declared() -> None:
     with ln.Fusion("k") as f:
         f.output(taken(f), "y")

@@ -137,8 +137,8 @@ class DataIndices:
         needed = [at(substitute(index, values), self.store.coordinate) for index in indices]
         for place, (template, index) in enumerate(zip(indices, needed, strict=True)):
             if data_index(template) is not None:
-                (load,) = data_values((index,))
-                self._inside(load, operand, producer, place)
+                (arg,), (load,) = data_of((template,)), data_values((index,))
+                self._inside(self._read(arg).producer, load, operand, producer, place)
         return tuple(needed)
 
     def _read_at_data(
@@ -149,16 +149,25 @@ class DataIndices:
         Along an axis of one element, also by what is assumed of sizes, an index that is data is 0
         wherever the math has a value; a buffer may lack that axis.
         """
-        definition = self.tensor.definition
-        assert definition is not None
         loads = data_values(operand.index) if isinstance(operand, Access) else ()
-        names = {load.buffer.tensor for load in loads}
         result = list(indices)
         for place, index in enumerate(indices):
-            sources = {definition.reads[arg.number].producer for arg in data_of((index,))}
-            if not sources <= names and self._single(producer.logical[place].extent):
+            sources = [self._read(arg).producer for arg in data_of((index,))]
+            found = all(any(self._holds(load, source) for load in loads) for source in sources)
+            if not found and self._single(producer.logical[place].extent):
                 result[place] = ZERO
         return result
+
+    def _read(self, arg: Arg) -> MathRead:
+        """Return the read that an `Arg` of the store's templates stands for."""
+        assert self.tensor.definition is not None
+        return self.tensor.definition.reads[arg.number]
+
+    def _holds(self, load: Load, name: str) -> bool:
+        """Whether the buffer of a load is a tensor's: its own, or that of an input it lies in."""
+        tensor = self.math.tensor(name)
+        assert tensor is not None
+        return load.buffer.tensor in (name, tensor.inplace)
 
     def _single(self, extent: Expr) -> bool:
         """Whether an axis has one element, at all sizes that are assumed."""
@@ -178,9 +187,8 @@ class DataIndices:
         values: dict[Expr, Expr] = {}
         for arg in data:
             assert isinstance(operand, Access)
-            assert self.tensor.definition is not None
-            read = self.tensor.definition.reads[arg.number]
-            load = next((x for x in loads if x.buffer.tensor == read.producer), None)
+            read = self._read(arg)
+            load = next((x for x in loads if self._holds(x, read.producer)), None)
             if load is None:
                 message = f"reads {producer.name} at '{loads[0]}', no element of {read.producer}"
                 raise Mismatch("value", True, message)
@@ -214,9 +222,11 @@ class DataIndices:
         named = [f"{bound}, as declared by assume_range" for bound in declared]
         self.trusted.append(Trusted(condition, (load,), operand.guards, (*named, *texts)))
 
-    def _inside(self, load: Load, operand: Operand, table: MathTensor, axis: int) -> None:
+    def _inside(
+        self, name: str, load: Load, operand: Operand, table: MathTensor, axis: int
+    ) -> None:
         """Suppose that an index that is data lies inside of its axis, and note why it does."""
-        source, extent = self._whole.tensor(load.buffer.tensor), table.logical[axis].extent
+        source, extent = self._whole.tensor(name), table.logical[axis].extent
         assert source is not None
         bound = index_bound(self._whole, source, extent)
         texts: tuple[str, ...] = ()
