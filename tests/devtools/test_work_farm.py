@@ -6,15 +6,19 @@ import concurrent.futures
 import json
 import os
 import sys
+import tempfile
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 import loopnest as ln
 from helpers.command_line import SCALE, call, output, refusal
+from loopnest.devtools import work_farm
+from loopnest.devtools.schedule_check import CheckJob, checked_job
 from loopnest.devtools.work_farm import KernelFile, Lost, cluster, finished, given, processes
+from loopnest.launch.disk_cache import objection
 
 
 def squared(number):
@@ -105,6 +109,38 @@ def test_a_file_travels_as_its_text(file):
     assert Path(elsewhere).read_text() == SCALE
     assert Path(elsewhere).name == "scale.py"
     assert value.local() == elsewhere
+
+
+def test_nobody_else_can_change_a_file_that_travelled(file, tmp_path, monkeypatch):
+    """What is run lies in no folder that another user may have made before."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    value = KernelFile.of(str(file))
+    file.unlink()
+    planted = tmp_path / f"loopnest-files-{os.getuid()}" / value.digest
+    planted.mkdir(parents=True)
+    planted.chmod(0o777)
+    own = cache(work_farm._own_folder.__wrapped__)
+    monkeypatch.setattr(work_farm, "_own_folder", own)
+    place = Path(value.local())
+    assert place.read_text() == SCALE
+    folders = place.parents[: len(place.relative_to(tmp_path).parents) - 1]
+    assert [objection(folder.stat()) for folder in folders] == [None] * len(folders)
+    own().cleanup()
+
+
+def test_a_worker_loads_a_file_once(file, tmp_path):
+    log = tmp_path / "log"
+    count = f"with open({str(log)!r}, 'a') as log:\n    log.write('.')\n"
+    file.write_text(count + SCALE)
+    value, asked = KernelFile.of(str(file)), {"schedule": "gpu"}
+    for place in range(3):
+        assert checked_job(CheckJob(value, "scale", asked, place)).error is None
+    assert log.read_text() == "."
+    file.write_text(file.read_text().replace("scale", "other"))
+    other = KernelFile.of(str(file))
+    assert checked_job(CheckJob(other, "other", asked, 0)).error is None
+    assert checked_job(CheckJob(value, "scale", asked, 0)).error is None  # its own content again
+    assert log.read_text() == "..."
 
 
 # Commands

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -23,6 +24,7 @@ from rich.text import Text
 from loopnest.base.errors import LoopnestError
 from loopnest.devtools.harness import make_arguments
 from loopnest.devtools.kernel_def import KernelDef, forget, kernels_of
+from loopnest.devtools.work_farm import KernelFile
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.target_names import among
@@ -138,6 +140,14 @@ class Source:
             raise CliError(f"{self._label}: it is no Python text: {error}") from None
         assert code is not None
         return code
+
+
+@lru_cache(maxsize=1)
+def source_of(file: KernelFile) -> Source:
+    """Return a kernel file that travelled; a worker loads it once for what it does with it."""
+    source = Source(script=False)
+    source.load(file.local())
+    return source
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loopnest.base.errors import CostError, KernelFault, LaunchError, LoopnestError, NotSupported
-from loopnest.devtools.cli_spec import CliError, Source, sentence_of
+from loopnest.devtools.cli_spec import CliError, sentence_of, source_of
 from loopnest.devtools.harness import (
     Arguments,
     Array,
@@ -189,8 +189,7 @@ class CheckJob:
 
 def checked_job(job: CheckJob) -> Checked:
     """Check a schedule in a worker; an error is its sentence, with its place in the file."""
-    source = Source(script=False)
-    source.load(job.file.local())
+    source = source_of(job.file)
     found = check_schedule(source.named(job.kernel), **job.asked)
     if found.error is None:
         return found

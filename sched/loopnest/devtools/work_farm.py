@@ -8,8 +8,6 @@ one result, or is lost.
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import (
@@ -23,10 +21,12 @@ from concurrent.futures import (
 )
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from loopnest.base.errors import CompileError
@@ -218,11 +218,14 @@ class KernelFile:
         own = Path(self.path)
         if own.is_file() and hashlib.sha256(own.read_bytes()).hexdigest() == self.digest:
             return self.path
-        folder = Path(tempfile.gettempdir()) / f"loopnest-files-{os.getuid()}" / self.digest
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place = folder / own.name
-        if not place.is_file() or place.read_bytes() != self.text:
-            part = folder / f"{own.name}.{os.getpid()}"
-            part.write_bytes(self.text)
-            os.replace(part, place)
+        place = Path(_own_folder().name) / self.digest / own.name
+        if not place.is_file():
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(self.text)
         return str(place)
+
+
+@cache
+def _own_folder() -> TemporaryDirectory[str]:
+    """Return a folder of this process alone: what is in it is run, so nobody else may write."""
+    return TemporaryDirectory(prefix="loopnest-files-")

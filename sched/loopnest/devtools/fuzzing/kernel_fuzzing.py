@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import loopnest as ln
 from loopnest.base.errors import LaunchError
-from loopnest.devtools.cli_spec import Source
+from loopnest.devtools.cli_spec import source_of
 from loopnest.devtools.fuzzing.case_lines import Case, Failure, Session, Sizes, variable_of
 from loopnest.devtools.fuzzing.judge import (
     Expected,
@@ -239,8 +239,7 @@ class FuzzJob:
 
 def fuzzed_job(job: FuzzJob) -> Fuzzed:
     """Judge the schedules of a job, in a worker."""
-    source = Source(script=False)
-    source.load(job.file.local())
+    source = source_of(job.file)
     fuzzer = KernelFuzzer(source.named(job.kernel), source.file, **job.settings)
     return fuzzer.run(job.count, job.seconds, first=job.first)
 
