@@ -95,6 +95,21 @@ def test_what_is_right_of_a_maximum_is_looked_at_again_of_a_sum(
     )
 
 
+def test_all_threads_of_a_batch_of_blocks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever dimension has the symbolic extent: else a batch takes ever more memory."""
+    contract = sys.modules["loopnest.proofs.collectives.collective_contract"]
+    counts = []
+
+    def counted(node: kir.Collective, shapes: list[tuple[int, int, int]], numbers: object) -> None:
+        counts.append([x * y * z for x, y, z in shapes])
+
+    monkeypatch.setattr(contract, "check_many", counted)
+    text = EVERYONE.replace("in N", "in 512")
+    assert body_of(text).check_all({PT.block_x: integer(2), PT.block_y: Symbol("N")}, {}) is None
+    assert sum(map(len, counts)) == 512
+    assert all(sum(batch[:-1]) <= 2 * contract.MOST_LANES for batch in counts)
+
+
 def test_sizes_that_follow_from_those_of_the_block_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -65,7 +65,7 @@ class Frame:
         """Return a value of the parent's lanes on the lanes of this frame."""
         if self.origin is None or not isinstance(value, np.ndarray) or value.size == 1:
             return value
-        taken: Array = value[self.origin]
+        taken: Array = value.take(self.origin)
         return taken
 
     def same_lanes(self) -> Frame:

@@ -137,7 +137,7 @@ class Body:
         key = (outline.text, tuple(known.values()), tried, *[given.get(e) for e in outline.used])
         if key in _RIGHT:
             return None
-        for some in _batches(cases):
+        for some in _batches(cases, known):
             shapes = [_shape(value, known) for value, _ in some]
             numbers = {e: [case[e] for _, case in some] for e in some[0][1]}
             same = {e: [value] * len(some) for e, value in given.items()}
@@ -214,14 +214,14 @@ def _shape(value: int, known: Mapping[ParallelType, int | None]) -> Shape:
 
 
 def _batches(
-    cases: Sequence[tuple[int, dict[Expr, int]]],
+    cases: Sequence[tuple[int, dict[Expr, int]]], known: Mapping[ParallelType, int | None]
 ) -> Iterator[Sequence[tuple[int, dict[Expr, int]]]]:
     """Yield the cases in parts of not too many threads."""
     some: list[tuple[int, dict[Expr, int]]] = []
     threads = 0
     for case in cases:
         some.append(case)
-        threads += case[0]
+        threads += math.prod(_shape(case[0], known))
         if threads > 2 * MOST_LANES:
             yield some
             some, threads = [], 0

@@ -44,7 +44,7 @@ from loopnest.proofs.point_arrays import Array, Flags, Undecidable, groups_along
 from loopnest.proofs.program_model import is_decidable
 from loopnest.proofs.template_matching import unified
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, along_dimensions
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, MOST_THREADS, WARP, Memory, along_dimensions
 from loopnest.scalar.expr import (
     ONE,
     Arg,
@@ -135,7 +135,10 @@ Fields: TypeAlias = "npt.NDArray[Any]"
 NONE = -1
 """The number of the value that a literal is a part of."""
 
-_SEED = 20231
+_DRAW = np.random.Generator(np.random.PCG64(20231))
+_NUMBERS = _DRAW.integers(0, 1 << 64, 2 * MOST_LANES + MOST_THREADS, np.uint64)
+"""What stands for each thread in a sum."""
+
 _NO_RUN = -1
 
 _KNOWN = [("known", np.bool_), ("which", np.int16), ("component", np.int16)]
@@ -191,8 +194,8 @@ class Contributions(ABC):
         """Return for each thread the contributions of its group."""
         own = self.singles()
         for name in self.names:
-            whole = np.zeros((int(group.max(initial=-1)) + 1, *own[name].shape[1:]), np.uint64)
-            self.union.at(whole, group, own[name].astype(np.uint64))
+            whole = np.zeros_like(own[name])  # there are no more groups than threads
+            self.union.at(whole, group, own[name])
             own[name] = whole[group]
         return own
 
@@ -228,14 +231,13 @@ class Sums(Contributions):
     """Their sizes and the sums of their members' numbers."""
 
     def __init__(self, members: int) -> None:
-        super().__init__([("count", np.int64), ("sums", np.uint64)], 1)
+        # Records of 16 bytes are moved at once.
+        super().__init__([("count", np.uint16), ("sums", np.uint64)], 1)
         self.members = members
 
     def singles(self) -> Fields:
         made = self.nothing(self.members)
-        made["count"] = 1
-        generator = np.random.Generator(np.random.PCG64(_SEED))
-        made["sums"] = generator.integers(0, 1 << 64, self.members, np.uint64)
+        made["count"], made["sums"] = 1, _NUMBERS[: self.members]
         return made
 
     def plus(self, into: Fields, other: Fields) -> None:
@@ -492,10 +494,9 @@ class _ContributionEvaluator(Evaluator):
 
     def _argument(self, node: Expr, frame: Frame) -> Records:
         """Return what each thread contributes."""
-        made: Records = self.singles[self.pure(THREAD, frame)]
-        number = divmod(self.node.args.index(node), len(self.template))
-        fields = self.sets.fields(made)
-        fields["which"], fields["component"] = number
+        made: Records = self.singles.take(self.pure(THREAD, frame))
+        fields, number = self.sets.fields(made), self.node.args.index(node)
+        fields["which"], fields["component"] = divmod(number, len(self.template))
         return made
 
     def _held(self, node: Load, frame: Frame) -> Records:
@@ -532,13 +533,17 @@ class _ContributionEvaluator(Evaluator):
         taken, others = np.flatnonzero(holds), np.flatnonzero(~holds)
         if not (taken.size and others.size):
             return self.operand(yes if taken.size else no, frame)
-        found = self.operand(yes, frame.subset(taken))
-        if isinstance(no, Local):  # of a name there is nothing to check
-            made = self.operand(no, frame).copy()
-        else:
-            made = self.sets.records(self.sets.nothing(frame.lanes))
-            made[others] = self.operand(no, frame.subset(others))
-        made[taken] = found
+        return np.where(holds, self._in_lanes(yes, taken, frame), self._in_lanes(no, others, frame))
+
+    def _in_lanes(self, node: Expr, lanes: Array, frame: Frame) -> Records:
+        """Return what an expression is in some lanes, and anything in the others."""
+        if not self.dependences.reads(node):
+            try:  # soon done where nothing is wrong in the other lanes either
+                return self.operand(node, frame)
+            except (Wrong, Undecidable):
+                pass
+        made = self.sets.records(self.sets.nothing(frame.lanes))
+        made[lanes] = self.operand(node, frame.subset(lanes))
         return made
 
     def _folded(self, component: int, bound: Sequence[tuple[Arg, Expr]], frame: Frame) -> Records:
