@@ -187,3 +187,61 @@ def test_merged_axes_in_another_order_are_refuted() -> None:
     assert verify_program(flattened((0, 1, 2)).program, math()).scope == "all sizes"
     for order in ((0, 2, 1), (1, 0, 2), (2, 1, 0)):
         assert verify_program(flattened(order).program, math()).status == "refuted"
+
+
+def neighbours(f: ln.Fusion, step: int = 1) -> ln.TensorView:
+    """What differs from the next row and column, of which there is one less than of elements."""
+    x = f.input("x", ("N", "M"), ln.float32)
+    f.assume("N >= 2")
+    f.assume("M >= 1")
+    return f.output(x[step : step - 2 or None, 1:] - x[:-2, :-1], "z")
+
+
+def transformed_tiles(f: ln.Fusion) -> ln.TensorView:
+    """Winograd's transform of tiles of an image, of H // 2 - 1 and W // 2 - 1 of them."""
+    x, b = f.input("x", ("H", "W"), ln.float32), f.input("b", (4, 4), ln.float32)
+    tiles = ln.unfold(ln.unfold(x, 0, 4, stride=2), 1, 4, stride=2)
+    return f.output(ln.matmul(ln.matmul(b, tiles), ln.permute(b, (1, 0))), "z")
+
+
+def pooled(f: ln.Fusion) -> ln.TensorView:
+    x = f.input("x", ("C", "H", "W"), ln.float32)
+    return f.output(ln.max(ln.unfold(ln.unfold(x, 1, 3, stride=2), 2, 3, stride=2), (3, 4)), "z")
+
+
+def convolved(f: ln.Fusion) -> ln.TensorView:
+    x, w = (
+        f.input("x", ("N", "C", "H", "W"), ln.float32),
+        f.input("w", ("K", "C", 3, 3), ln.float32),
+    )
+    return f.output(ln.conv(x, w), "z")
+
+
+@pytest.mark.parametrize(
+    ("math", "schedule"),
+    [
+        (neighbours, merged),
+        (transformed_tiles, automatic("cuda")),
+        (pooled, automatic("cuda")),
+        (convolved, automatic("cuda")),
+    ],
+)
+def test_extents_that_are_less_than_a_size_by_a_number_divide(math, schedule) -> None:
+    """Of `M - 1` elements the proof counts M from 1: `i // (M - 1)` is a division by a size."""
+    with ln.Fusion(math.__name__) as f:
+        math(f)
+    schedule(f)
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+
+
+def test_other_neighbours_are_refuted() -> None:
+    kernels = []
+    for step in (1, 2):
+        with ln.Fusion("neighbours") as f:
+            neighbours(f, step)
+        merged(f)
+        kernels.append(ln.lower(f))
+    math = kernels[0]._lowered.math
+    assert math is not None
+    assert verify_program(kernels[0].program, math()).scope == "all sizes"
+    assert verify_program(kernels[1].program, math()).status == "refuted"

@@ -588,7 +588,12 @@ class Spaces:
             self._context.set_max_operations(MAX_OPERATIONS)
         variables = self.variables(site)
         ties = [tie for v in variables for tie in self.derived.get(v, {}).values()]
-        known = [*self._known(site, guards), *ties, *self._assumed(), self.algebra.context()]
+        known = [
+            *self._known(site, guards),
+            *ties,
+            *self.algebra.facts(self.model.program),
+            self.algebra.context(),
+        ]
         relations = affine.Relations(islpy, self._context)
         try:
             points = (self.algebra.parameters(), tuple(variables))
@@ -608,12 +613,6 @@ class Spaces:
                     found = self.algebra.condition(term, self.env)
                     if affine.names_in([found]).isdisjoint(self.hidden):
                         yield found if value else ~found
-
-    def _assumed(self) -> Iterator[affine.Condition]:
-        program = self.model.program
-        for _, condition in (*program.conditions, *program.requires):
-            with suppress(affine.NotAffine):
-                yield self.algebra.condition(condition, {})
 
     def hidden_at(self, site: Site) -> set[str]:
         """Return the hidden variables of a site."""

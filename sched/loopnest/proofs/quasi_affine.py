@@ -7,10 +7,12 @@ comparison of ``a * D + digit`` is one of ``a``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TypeAlias
 
+from loopnest import kir
 from loopnest.proofs import affine
 from loopnest.scalar.expr import Const, Expr, Local, Op, Symbol
 
@@ -96,10 +98,13 @@ class Algebra:
         sizes: the size symbols that have a value.
         multiples: what a size is assumed to be a multiple of.
         same: the sizes that are assumed to be others, or made of them, which stand for them.
+        least: what sizes and quotients of sizes are known to be at least; their parameters count
+            from there.
 
     Attributes:
         symbols: the parameters of isl: sizes, divided by what they are multiples of, and what else
             is one number a launch.
+        stands_for: which size or quotient of sizes, as `least` names it, a parameter is for.
         bounds: what is known of a parameter beside that it is not negative.
         below: digits, with the product that each is less than.
         extents: how many values a variable has, which is 0 or more.
@@ -117,10 +122,15 @@ class Algebra:
     """
 
     def __init__(
-        self, sizes: Mapping[str, int], multiples: Mapping[str, int], same: Mapping[str, Expr]
+        self,
+        sizes: Mapping[str, int],
+        multiples: Mapping[str, int],
+        same: Mapping[str, Expr],
+        least: Mapping[object, int] = MappingProxyType({}),
     ) -> None:
-        self.sizes, self.multiples, self.same = sizes, multiples, same
+        self.sizes, self.multiples, self.same, self.least = sizes, multiples, same, least
         self.symbols: set[str] = set()
+        self.stands_for: dict[str, object] = {}
         self.products: dict[Monomial, str] = {}
         self.functions: dict[str, tuple[str, tuple[Poly, ...]]] = {}
         self._names: dict[object, str] = {}
@@ -159,13 +169,19 @@ class Algebra:
                     return constant(self.sizes[node.name])
                 if node.name in self.same:
                     return self.poly(self.same[node.name], env)
-                self.symbols.add(f"p_{node.name}")
-                return {(f"p_{node.name}",): self.multiples.get(node.name, 1)}
+                number = constant(self.multiples.get(node.name, 1))
+                return times(self._counted(f"p_{node.name}", node.name), number)
             case Local() if node in self.named:
                 return self.poly(self.named[node], env)
             case Op() if node.dtype.kind == "x":
                 return self.operation(node.op, [self.poly(a, env) for a in node.args])
         raise affine.NotAffine(str(node))
+
+    def _counted(self, name: str, key: object) -> Poly:
+        """Return a size, or a quotient of sizes, from its parameter."""
+        self.symbols.add(name)
+        self.stands_for[name] = key
+        return affine.plus(variable(name), constant(self.least.get(key, 0)))
 
     def operation(self, op: str, args: list[Poly]) -> Poly:
         """Return an operation on polynomials."""
@@ -300,23 +316,23 @@ class Algebra:
         elif number <= 0 or all(count % number == 0 for count in whole.values()):
             return None
         key = (op, *self.division(whole, by))
-        name = self._names.get(key)
-        if name is None:
-            name = self._names[key] = f"q{len(self._names)}_{op}"
-            self.symbols.add(name)
+        name = self._names.get(key, f"q{len(self._names)}_{op}")
+        found = self._counted(name, key)
+        if key not in self._names:
+            self._names[key] = name
             self.divisors.append(by)
-            rest = affine.plus(whole, times(variable(name), by), -1)
+            rest = affine.plus(whole, times(found, by), -1)
             size = self.linear(by)
             if op == "ceil":
                 rest = affine.plus({}, rest, -1)
             inside = affine.within(self.linear(rest), size)
             if number is None:
                 # Of a product with a size isl knows too little: that ceil(1/M) is 1, say.
-                inside &= affine.at_most(name, self.linear(whole))
+                inside &= affine.at_most(self.linear(found), self.linear(whole))
             # Without the first part a divisor of 0 would leave the parameter no value, and all
             # would be shown of none; `divisors` asks for a proof that it is positive.
             self.bounds[name] = affine.at_most(size, 0) | inside
-        return variable(name)
+        return found
 
     def _exactly_by(self, whole: Poly, number: int) -> Poly:
         found = self.exactly(whole, constant(number))
@@ -454,6 +470,21 @@ class Algebra:
             a, b = [self.poly(arg, env) for arg in node.args]
             return self.compare(node.op, a, b)
         raise affine.NotAffine(str(node))
+
+    def counted_from(self, p: Poly) -> Iterator[tuple[str, int]]:
+        """Yield the parameters and numbers of which the difference divides a sum of sizes."""
+        for name in sorted(self.stands_for):
+            factor = {tuple([v for v in m if v != name]): c for m, c in p.items() if name in m}
+            rest = {m: c for m, c in p.items() if name not in m}
+            number = as_constant(evenly(rest, factor) or {}) if factor else None
+            if number is not None and number < 0 and self.stands_for[name] not in self.least:
+                yield name, -number
+
+    def facts(self, program: kir.Program) -> Iterator[affine.Condition]:
+        """Yield what is assumed of sizes, as far as it has an affine form: less holds as well."""
+        for _, condition in (*program.conditions, *program.requires):
+            with suppress(affine.NotAffine):
+                yield self.condition(condition, {})
 
     def parameters(self) -> tuple[str, ...]:
         """Return the names of sizes, and of their products."""

@@ -7,7 +7,7 @@ that something has no affine form: never that the kernel is wrong.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from loopnest import kir
 from loopnest.proofs.affine import NotAffine
@@ -18,7 +18,11 @@ from loopnest.proofs.point_arrays import Undecidable
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.partial_reductions import prove_fold_order
-from loopnest.proofs.symbolic.polyhedral_model import NotProved, PolyhedralModel
+from loopnest.proofs.symbolic.polyhedral_model import (
+    NotProved,
+    PolyhedralModel,
+    least_sizes,
+)
 from loopnest.proofs.symbolic.symbolic_alignment import Alignment
 from loopnest.proofs.symbolic.symbolic_races import SymbolicRaces, require_any_order
 from loopnest.proofs.symbolic.symbolic_values import Values
@@ -42,9 +46,9 @@ def prove(
         NotProved, NotAffine: it could not be shown.
     """
     first: NotProved | NotAffine | None = None
-    for forms in Forms:  # the plain ones first: they cost least, and few programs need others
+    for forms, least in _attempts(model, sizes):
         try:
-            setting = PolyhedralModel(model, math, works, exchanges, sizes, forms)
+            setting = PolyhedralModel(model, math, works, exchanges, sizes, forms, least)
             return _proved(setting, model, exchanges, sizes)
         except (NotProved, NotAffine) as why:
             _log.debug("verify %s: %s is not shown, %s", model.program.name, why, forms)
@@ -53,6 +57,17 @@ def prove(
                 break  # sizes at which it may fail are worth more than another try
     assert first is not None
     raise first
+
+
+def _attempts(model: Model, sizes: dict[str, int]) -> Iterator[tuple[Forms, dict[object, int]]]:
+    """Yield the ways to write indices and sizes.
+
+    The plain ones first: they cost least, and few programs need others.
+    """
+    yield from ((forms, {}) for forms in Forms)
+    least = least_sizes(model, sizes)
+    if least:
+        yield from ((forms, least) for forms in Forms)
 
 
 def _proved(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
+from types import MappingProxyType
 from typing import Any
 
 from loopnest import kir
@@ -233,7 +234,8 @@ class IslRelations:
             value = point.get_coordinate_val(isl.dim_type.param, place)
             if name in self.algebra.symbols and name.startswith("p_"):
                 size = name.removeprefix("p_")
-                result[size] = int(value.to_python()) * self.algebra.multiples.get(size, 1)
+                counted = int(value.to_python()) + self.algebra.least.get(size, 0)
+                result[size] = counted * self.algebra.multiples.get(size, 1)
         for size, value in self.algebra.same.items():
             if all(node.name in result for node in walk(value) if isinstance(node, Symbol)):
                 result[size] = size_value(value, result)
@@ -247,6 +249,43 @@ MAX_OPERATIONS_A_STATEMENT = 100_000
 """How many it may take for each statement where there are many."""
 
 
+def _algebra(program: kir.Program, sizes: dict[str, int], least: Mapping[object, int]) -> Algebra:
+    return Algebra(sizes, multiples(program), equal_sizes(program), least)
+
+
+def least_sizes(model: Model, sizes: dict[str, int]) -> dict[object, int]:
+    """Return what sizes, and quotients of sizes, are at least, where extents count from there.
+
+    Of ``H // 2 - 1``, where 2 <= H is assumed, H // 2 is 1 or more: with a parameter that counts
+    from 1 the extent is that parameter, by which isl's indices are divided, and not a sum.
+    """
+    extents = [e for buffer in model.buffers() for e in buffer.shape]
+    extents += [
+        node.var.extent for node, _ in kir.walk(model.program.body) if isinstance(node, kir.Loop)
+    ]
+    result: dict[object, int] = {}
+    while True:
+        algebra = _algebra(model.program, sizes, result)
+        found = next(_least(algebra, model.program, extents), None)
+        if found is None:
+            return result
+        name, number = found
+        result[algebra.stands_for[name]] = number
+
+
+def _least(
+    algebra: Algebra, program: kir.Program, extents: Iterable[Expr]
+) -> Iterator[tuple[str, int]]:
+    """Yield parameters with numbers that they are at least, where an extent counts from there."""
+    relations = IslRelations(algebra, MAX_OPERATIONS)
+    for extent in extents:
+        with suppress(NotAffine, relations.isl.Error):
+            for name, number in algebra.counted_from(algebra.poly(extent, {})):
+                less = [affine.below(name, number), *algebra.facts(program), algebra.context()]
+                if relations.relation(NOWHERE.tuple(), None, less).is_empty():
+                    yield name, number
+
+
 class PolyhedralModel(IslRelations):
     """The names, points and maps that all checks share.
 
@@ -256,6 +295,7 @@ class PolyhedralModel(IslRelations):
         exchanges: its collectives.
         sizes: the size symbols that have a value.
         forms: how indices are written.
+        least: what sizes are counted from (`least_sizes`).
 
     Raises:
         NotProved, NotAffine: it cannot be represented.
@@ -269,10 +309,10 @@ class PolyhedralModel(IslRelations):
         exchanges: Sequence[CollectiveMath],
         sizes: dict[str, int],
         forms: Forms = Forms.PLAIN,
+        least: Mapping[object, int] = MappingProxyType({}),
     ) -> None:
         most = max(MAX_OPERATIONS, MAX_OPERATIONS_A_STATEMENT * len(model.sites))
-        same = equal_sizes(model.program)
-        super().__init__(Algebra(sizes, multiples(model.program), same), most)
+        super().__init__(_algebra(model.program, sizes, least), most)
         self.model, self.math, self.works = model, math_, list(works)
         self.exchanges = {e.site: e for e in exchanges}
         self.spaces = Spaces(model, self.algebra, forms)
@@ -308,13 +348,7 @@ class PolyhedralModel(IslRelations):
         self.sites: dict[Site, Instances] = {s: self.instances(s) for s in model.sites}
 
     def _assumptions(self) -> affine.Condition:
-        program = self.model.program
-        found = []
-        for _, condition in (*program.conditions, *program.requires):
-            try:
-                found.append(self.algebra.condition(condition, {}))
-            except affine.NotAffine:
-                continue  # not needed for soundness: what is shown holds without it
+        found = self.algebra.facts(self.model.program)
         return affine.all_of([*found, *self._factors(), *self._limits()])
 
     def _factors(self) -> Iterator[affine.Condition]:
