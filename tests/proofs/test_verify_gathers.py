@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import loopnest as ln
@@ -439,3 +440,78 @@ def test_parts_of_a_choice_may_be_of_no_element(axes: list[int]) -> None:
     assert own is not None
     assert bound.inside(whole, Symbol("M"))
     assert not bound.inside(own, Symbol("M"))
+
+
+def before(by: str, x: ln.TensorView) -> ln.TensorView:
+    """Whether element j of x stands in front of element i, at [i, j]."""
+    number = ln.iota(x.sizes[0], dtype=ln.int64)
+    one, other, own, others = x[:, None], x[None, :], number[:, None], number[None, :]
+    match by:
+        case "less":
+            return other < one
+        case "less, in order":
+            return (other < one) | (ln.eq(other, one) & (others < own))
+        case "more, in order":
+            return (one < other) | (ln.eq(other, one) & (own > others))
+        case "less or equal":
+            return other <= one
+        case "less, in order, and itself":
+            return (other < one) | (ln.eq(other, one) & (others <= own))
+        case _:
+            return ln.abs(other) < one
+
+
+def ranked(by: str, dtype: ln.DType = ln.int64) -> tuple[ln.Fusion, ln.TensorView]:
+    with ln.Fusion("ranked") as f:
+        x = f.input("x", ("N",), ln.float32)
+        rank = ln.sum(ln.cast(before(by, x), dtype), 1)
+        f.output(ln.take(x, rank, 0), "y")
+    return f, rank
+
+
+RANKS = ["less", "less, in order", "more, in order"]
+
+
+@pytest.mark.parametrize("by", RANKS)
+@pytest.mark.parametrize("schedule", ["", "inlined", "parts", "c", "cuda"])
+def test_a_rank_is_an_index_of_what_is_ranked(by: str, schedule: str) -> None:
+    """It counts the elements before one, which is not before itself."""
+    f, rank = ranked(by)
+    if schedule == "parts":
+        rank.split(1, 4)
+        rank.rfactor(1)
+    elif schedule in ("c", "cuda"):
+        ln.auto_schedule(f, schedule)
+    elif schedule:
+        f.inline_most()
+    kernel = ln.lower(f)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    data = np.array([3, -1, 3, np.inf, 0, -1, 7], np.float32)
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(ln.compile(kernel, target)(data), ln.evaluate(f, data))
+
+
+@pytest.mark.parametrize("by", ["less or equal", "less, in order, and itself", "another value"])
+def test_a_count_of_what_is_not_known_to_lack_one_may_be_all(by: str) -> None:
+    f, rank = ranked(by)
+    report = ln.verify(ln.lower(f))
+    assert report.status == "unknown"
+    assert f"of N elements, at {rank.name}, {ASKED}" in str(report)
+
+
+@pytest.mark.parametrize(("elements", "inside"), [(40, False), (41, True)])
+def test_a_count_is_at_most_the_number_of_elements(elements: int, inside: bool) -> None:
+    with ln.Fusion("counted") as f:
+        x, table = f.input("x", ("K", 40), ln.int8), f.input("table", (elements,), ln.float32)
+        f.output(ln.take(table, ln.sum(ln.cast(x > 0, ln.int64), 1), 0), "y")
+    assert ln.verify(ln.lower(f)).status == ("proved" if inside else "unknown")
+
+
+@pytest.mark.parametrize(("length", "status"), [(40, "proved"), ("N", "unknown")])
+def test_a_sum_that_may_wrap_has_no_bounds(length: int | str, status: str) -> None:
+    """Of N numbers to 3 it is at most 3 N, which the type may not hold."""
+    with ln.Fusion("summed") as f:
+        x = f.input("x", ("K", length), ln.uint8)
+        table = f.input("table", (x.sizes[1] * 3 + 1,), ln.float32)
+        f.output(ln.take(table, ln.sum(ln.cast(x & 3, ln.int64), 1), 0), "y")
+    assert ln.verify(ln.lower(f)).status == status

@@ -10,7 +10,7 @@ A launch checks the data of indices that nothing bounds, proofs say that nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,10 +18,23 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Coordinate, Expr, Op, Symbol, integer, walk
+from loopnest.scalar.expr import (
+    ONE,
+    ZERO,
+    Arg,
+    Const,
+    Coordinate,
+    Expr,
+    Op,
+    Symbol,
+    integer,
+    two_sides,
+    walk,
+)
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
+from loopnest.scalar.templates import at
+from loopnest.tensor.math_snapshot import MathDefinition, MathSnapshot, MathTensor
 from loopnest.tensor.tensor_view import Distinct
 
 _DEEPEST = 50
@@ -145,8 +158,10 @@ class ComputedRanges:
             return self._input(tensor, plain)
         if definition.reducer is not None:
             # A part of a reduction may have folded no element.
-            chosen = None if tensor.is_factored else self._chosen(tensor, depth)
-            return plain if chosen is None else _joined(plain, chosen)
+            if tensor.is_factored:
+                return plain
+            chosen = self._chosen(tensor, depth)
+            return _joined(plain, chosen or self._summed(tensor, depth))
         if len(definition.values) != 1:
             return plain
         return self._value(definition.values[0], tensor, depth)
@@ -173,13 +188,102 @@ class ComputedRanges:
             or not sides.issuperset(_choices(definition.reducer.combination[mine]))
         ):
             return None
-        value = definition.values[mine]
-        if isinstance(value, Arg):
-            part = self.math.tensor(definition.reads[value.number].producer)
-            if part is not None and part.is_factored:
-                same = part.definition and part.definition.reducer == definition.reducer
-                return self._chosen(part, depth + 1) if same else None
-        return self._value(value, tensor, depth + 1)
+        part = self._part(definition)
+        if part is not None:
+            return self._chosen(part, depth + 1)
+        return self._value(definition.values[mine], tensor, depth + 1)
+
+    def _part(self, definition: MathDefinition) -> MathTensor | None:
+        """Return the tensor whose parts a reduction folds as that does; None of any other."""
+        value = definition.values[definition.component]
+        read = definition.reads[value.number].producer if isinstance(value, Arg) else ""
+        part = self.math.tensor(read)
+        if part is None or part.definition is None or not part.is_factored:
+            return None
+        return part if part.definition.reducer == definition.reducer else None
+
+    def _summed(self, tensor: MathTensor, depth: int) -> Limits:
+        """Return the limits of a sum along one axis of numbers that are not negative.
+
+        A rank counts the elements before one. That one is none of them: where ``x[j] < x[i]`` is
+        summed along j, the element at j = i is 0.
+        """
+        definition = tensor.definition
+        assert definition is not None
+        part = self._part(definition)
+        if part is not None:
+            return self._summed(part, depth + 1)
+        places = [n for n, a in enumerate(tensor.root) if a.kind is IterKind.REDUCTION]
+        if len(places) != 1 or depth > _DEEPEST or not _adds(definition):
+            return Limits()
+        ends = _ends(self._value(definition.values[0], tensor, depth + 1))
+        if ends is None or ends[0] < 0:
+            return Limits()
+        (along,), most = places, integer(ends[1])
+        extent = tensor.root[along].extent
+        place: list[Expr] = [Coordinate(n) for n, _ in enumerate(tensor.root)]
+        for number, axis in enumerate(tensor.root):
+            place[along] = Coordinate(number)
+            inside = number != along and self.at_most(axis.extent, extent)
+            if inside and self._is_zero(definition.values[0], tensor, place, depth):
+                extent = self.algebra.sub(extent, ONE)
+                break
+        high = self.algebra.mul(extent, most)
+        # An axis has at most as many elements as an index of 64 bits has values.
+        fits = most is ONE and tensor.dtype.size == 8
+        fits = fits or self.at_most(high, integer(tensor.dtype.greatest))
+        return Limits((ZERO,), (high,)) if fits else Limits()
+
+    def _is_zero(self, node: Expr, tensor: MathTensor, place: Sequence[Expr], depth: int) -> bool:
+        """Whether an expression in the definition of `tensor` is 0, or false, at an element."""
+        if depth > _DEEPEST:
+            return False
+        match node:
+            case Const():
+                return not node.value
+            case Arg():
+                found = self._element(node, tensor, place)
+                value = None if found is None else _pointwise(found[0])
+                if found is None or value is None:
+                    return False
+                return self._is_zero(value, *found, depth + 1)
+            case Op(op="and" | "or" | "cast"):
+                zeros = [self._is_zero(arg, tensor, place, depth + 1) for arg in node.args]
+                return any(zeros) if node.op == "and" else all(zeros)
+            case Op(op="lt" | "gt"):
+                one, other = [self._origin(arg, tensor, place) for arg in node.args]
+                return one == other
+        return False
+
+    def _origin(self, node: Expr, tensor: MathTensor, place: Sequence[Expr]) -> object:
+        """Return what an expression is a copy of at an element: an element, or itself."""
+        while isinstance(node, Arg):
+            found = self._element(node, tensor, place)
+            if found is None:
+                break
+            tensor, place = found
+            value = _pointwise(tensor)
+            if value is None or value.dtype is not tensor.dtype:
+                return tensor.name, place
+            node = value
+        free = not any(isinstance(n, Arg) for n in walk(node))
+        return at(node, place) if free else (tensor.name, tuple(place), node)
+
+    def _element(
+        self, node: Arg, tensor: MathTensor, place: Sequence[Expr]
+    ) -> tuple[MathTensor, tuple[Expr, ...]] | None:
+        """Return what a read finds at an element; None where data or an earlier step tell it."""
+        definition = tensor.definition
+        assert definition is not None
+        read = definition.reads[node.number]
+        source = self.math.tensor(read.producer)
+        chosen = any(isinstance(n, Arg) for index in read.indices for n in walk(index))
+        if source is None or chosen or node.number in definition.carried:
+            return None
+        return source, tuple([
+            ZERO if axis.kind is IterKind.BROADCAST else at(index, place)
+            for axis, index in zip(source.logical, read.indices, strict=True)
+        ])  # fmt: skip
 
     def _input(self, tensor: MathTensor, plain: Limits) -> Limits:
         """Return the limits of an input: of its type, and those that are declared."""
@@ -258,6 +362,25 @@ class ComputedRanges:
 
     def _is_high(self, high: Expr, a: Limits, b: Limits) -> bool:
         return all(any(self.at_most(known, high) for known in side.high) for side in (a, b))
+
+
+def _adds(definition: MathDefinition) -> bool:
+    """Whether a reduction is a sum of integers."""
+    value, reducer = definition.values[0], definition.reducer
+    if reducer is None or value.dtype.kind != "i" or len(definition.values) > 1:
+        return False
+    (one,), (other,) = two_sides([value.dtype])
+    sums = reducer.combination == (Op("add", (one, other), value.dtype),)
+    whole = definition.scan is None and definition.start is None
+    return sums and not reducer.identity[0].value and whole
+
+
+def _pointwise(tensor: MathTensor) -> Expr | None:
+    """Return the value of an element that is computed of single elements."""
+    definition = tensor.definition
+    if definition is None or definition.reducer is not None or tensor.is_factored:
+        return None
+    return definition.values[0] if len(definition.values) == 1 else None
 
 
 def _choices(node: Expr) -> Iterator[Expr]:
