@@ -8,7 +8,8 @@ two a row and tile), and no memory grows with the number of keys.
 
 `attention_causal` is the same, but row m sees the keys up to m alone: tiles that none of a block's
 rows sees are neither loaded nor multiplied. `attention_two_pass` is the softmax as it is written:
-the scores of a row are kept, or computed twice.
+the scores of a row are kept, or computed twice. Where inputs have 16 bits, the first two round the
+exponentials to that type before the product with the values, as tensor cores take them.
 
     python kernels/attention.py                      # show it, run it, compare it
     python kernels/attention.py dump --stage cuda
@@ -87,7 +88,8 @@ def over_tiles(f, dtype, width, tile, causal):
     largest = ln.max(scaled, axis=3, keepdims=True)
     weights = ln.exp(scaled - largest).named("weights")
     total = ln.sum(weights, axis=3, keepdims=True)
-    product = ln.matmul(weights, values, dtype=dtype.compute).named("product")  # [H, T, M, W]
+    rounded = weights if dtype is dtype.compute else ln.cast(weights, dtype)
+    product = ln.matmul(rounded, values, dtype=dtype.compute).named("product")  # [H, T, M, W]
     largest.reduction.named("largest")
     total.reduction.named("total")
     partial = [largest, total, product]
@@ -251,6 +253,205 @@ def gpu(f, rows=64, lanes=4):
     found.axis(-1).parallelize(ln.ParallelType.vectorize)
     f["total"].axis(5).parallelize(unroll)
     in_vectors(f, lanes, [queries, *parts, found], unroll)
+
+
+ROWS = {
+    ln.float16: "mma.m16n8k16.f32.f16",
+    ln.bfloat16: "mma.m16n8k16.f32.bf16",
+    ln.float32: "mma.m16n8k8.f32.tf32",
+}
+"""The instruction that multiplies tiles, by the type of the inputs."""
+
+
+def in_quads(tensor, rows):
+    """Spread 16 rows and all columns over lanes as an instruction does with its sums.
+
+    Four lanes, a quad, have a row: each has two neighbours of every eight columns. `rows` and
+    `rows` + 1 become [2, lanes, columns / 8, 2]; the two rows of a lane are 8 apart.
+    """
+    tensor.split(rows + 1, 8).split(rows + 2, 2).split(rows, 8)  # [2, 8, columns / 8, 4, 2]
+    tensor.reorder({rows + 3: rows + 2})
+    tensor.merge(rows + 1)
+    tensor.axis(rows + 1).parallelize(ln.ParallelType.block_x)
+
+
+def as_quads_hold(tensor, axis):
+    """Put eight columns in another order: the first neighbour of each lane, then the second.
+
+    An instruction that sums 8 terms wants them so; a sum has any order.
+    """
+    tensor.split(axis, 2)
+    tensor.reorder({axis + 1: axis})
+    tensor.merge(axis)
+
+
+def in_flight(tile, warps):
+    """Let the warps of a block copy the two last axes of a tile, 16 bytes a lane.
+
+    Pieces of 16 bytes are permuted within 128 bytes by an XOR with the number of the row, so that
+    eight rows read at once lie in banks of their own.
+    """
+    wide = 16 // tile.dtype.size
+    tile.reorder({-1: -2})
+    pieces = tile.axis(-1).extent // wide
+    layout = tile.allocation_domain
+    layout.split(-1, wide)
+    if pieces in (2, 4):  # several rows are one of 128 bytes
+        layout.split(-3, 8 // pieces).merge(-3)
+    if pieces & (pieces - 1) == 0:
+        layout.swizzle(ln.Swizzle.XOR, -3, -2)
+    tile.split(-1, wide)
+    tile.merge(-3)
+    tile.split(-2, 32).split(-3, warps)  # [..., rounds, warps, lanes, elements]
+    tile.parallelize({-3: ln.ParallelType.block_y, -2: ln.ParallelType.block_x})
+    tile.axis(-1).parallelize(ln.ParallelType.vectorize)
+    tile.move_by("cp.async")
+
+
+def first_product(scores, queries, keys, sized, row):
+    """Compute the scores of a warp's 16 rows by an instruction, from the lanes of its operands."""
+    depth = row.extents["k"]
+    scores.split(5, 8).split(-1, depth)
+    scores.reorder({4: 6, 6: 7, 7: 4})  # [..., D / 16, tile / 8, 16, 8, 16]
+    keys.compute_at(scores, 5)
+    keys.split(-1, 8)
+    keys.reorder({-2: 3})
+    queries.compute_at(sized, 2)
+    queries.split(2, 16).split(-1, depth)
+    queries.reorder({-2: 3})
+    queries.axis(2).parallelize(ln.ParallelType.block_y)
+    scores.instruct(row.name, axes=(-3, -2, -1))
+    queries.move_by("ldmatrix.x4")
+    in_pairs(keys)
+    keys.move_by("ldmatrix.x4")
+
+
+def second_product(product, weights, values, row):
+    """Multiply the weights of a warp's 16 rows, which lie in its lanes, with values."""
+    depth = row.extents["k"]
+    product.split(5, 8).split(-1, depth)  # [..., 16, W / 8, 8, tile / 16, 16]
+    weights.split(-1, depth)
+    weights.reorder({-2: 4})  # [..., tile / 16, 16, 1, 16]
+    if depth == 8:
+        as_quads_hold(product, 8)
+        as_quads_hold(weights, 7)
+    product.reorder({4: 6, 6: 7, 7: 4})  # [..., tile / 16, W / 8, 16, 8, 16]
+    values.compute_at(product, 5)
+    values.split(-1, 8)
+    if depth == 8:
+        as_quads_hold(values, 3)
+    values.reorder({-2: 3})
+    product.instruct(row.name, axes=(-3, -2, -1))
+    in_pairs(values)
+    if values.dtype.size == 2:
+        values.move_by("ldmatrix.x4.trans")
+
+
+def in_pairs(operand):
+    """Let a move to lanes take two tiles of an operand."""
+    operand.split(-3, 2)
+    operand.reorder({-3: -1})  # [..., 2, lanes, registers, 2]
+
+
+def by_quads(whole):
+    """Fold the tile of a row in four lanes each on its own, then what they exchange.
+
+    Returns:
+        What each lane finds, what the four exchange, and what each of them reads of that.
+    """
+    whole.split(-1, 8).split(-1, 2)  # [H, T, M, tile / 8, lanes of a row, 2]
+    part = whole.rfactor([-3, -1])
+    exchanged = part.cache_after()
+    exchanged.memory = ln.SHARED
+    return part, exchanged, exchanged.cache_after()
+
+
+def exchange(whole, part, exchanged, four, result):
+    """Compute what `by_quads` made in the loops of `result` over tiles of keys and warps."""
+    exchanged.compute_at(result, 4)
+    exchanged.split(4, 8)
+    exchanged.merge(5)  # [..., 4, 2, lanes]
+    exchanged.axis(5).parallelize(ln.ParallelType.block_x)
+    part.compute_at(exchanged, 6)
+    four.compute_at(whole, whole.ndim - 1)
+    four.axis(-1).parallelize(ln.ParallelType.vectorize)
+    whole.axis(-1).parallelize(ln.ParallelType.unroll)
+
+
+@attention.schedule("gpu_mma")
+@attention_causal.schedule("gpu_mma")
+def gpu_mma(f, warps=4, stages=2):
+    """Tensor cores: a warp owns 16 rows of a head, a block `warps` of them.
+
+    Both products go by tiles of an instruction. The weights of a tile of keys are computed in the
+    lanes that have the scores, rounded there, and are an operand of the second product as they lie.
+    A row lies in four lanes: each finds the largest of its own scores, and their sum, and they
+    exchange these through shared memory. Queries stay in registers; keys and values are in flight
+    to shared memory `stages` - 1 tiles ahead, and go from there to lanes by LDSM.
+    """
+    names = ("y", "sized", "sums", "scores", "scaled", "largest", "weights", "total", "product")
+    y, sized, sums, scores, scaled, largest, weights, total, product = [f[n] for n in names]
+    row = ln.instructions[ROWS[f["q"].dtype]]
+    queries = f["q"].cache_after()
+    left = queries.cache_after()
+    (keys,), (columns,) = f["k"].consumers, f["v"].consumers
+    right = keys.cache_after()
+    (values,) = columns.consumers
+    rounded, _ = product.producers[0].producers
+    (most,) = largest.consumers
+    for tensor in (queries, keys, columns, most):
+        tensor.memory = ln.SHARED
+    for tensor in (left, right, rounded, values):
+        tensor.memory = ln.WARP
+    folds = {whole: by_quads(whole) for whole in (largest, total)}
+
+    y.split(1, 16 * warps)
+    y.reorder({1: 0})  # [M / 64, H, 64, W]
+    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.grid_y})
+    sized.compute_at(y, 2)
+    sized.reorder({3: 2, 2: 3})
+    y.split(2, 16)
+    sized.split(3, 16)  # [M / 64, H, T, 4, 16, W]
+    for result, at in ((y, 2), (sized, 3)):
+        result.axis(at).parallelize(ln.ParallelType.block_y)
+        in_quads(result, at + 1)
+    y.axis(-1).parallelize(ln.ParallelType.vectorize)
+
+    # What a warp does with a tile of keys; what has a value a row is in all lanes of the row.
+    held, share = sized.producers
+    _, scale = share.producers
+    running, _ = scale.producers
+    _, taken = sums.producers
+    for tensor in (product, rounded, weights, scaled, scores):
+        tensor.compute_at(sized, 4)
+    for tensor in (held, scale, running):
+        tensor.compute_at(sized, 6)
+    for tensor in (taken, total):
+        tensor.compute_at(sums, 6)
+    second_product(product, rounded, values, row)
+    most.compute_at(sized, 4)
+    most.axis(4).parallelize(ln.ParallelType.block_x)
+    largest.compute_at(most, 5)
+    for tensor in (weights, scaled):
+        in_quads(tensor, 4)
+    exchange(largest, *folds[largest], sized)
+    exchange(total, *folds[total], sums)
+    first_product(scores, left, right, sized, row)
+
+    queries.compute_at(sized, 2)
+    in_flight(queries, warps)
+    for tile in (keys, columns):
+        tile.compute_at(sized, 3)
+        tile.allocation_domain.reorder({-1: -2})  # rows of D or W elements
+        in_flight(tile, warps)
+        if stages > 1:
+            tile.circular_buffer(stages)
+    for tensor in (scores, product):
+        tensor.producers[0].compute_at(tensor, -1)
+    staged = (queries, keys, columns, left, right, values, rounded, most, held, scale, running)
+    named = [f[name] for name in names]
+    kept = {*f.inputs, *named, *staged, taken, *folds[largest], *folds[total]}
+    ln.inline_most([t for t in f.tensors if t not in kept], replay=True)
 
 
 @attention.schedule("cpu")

@@ -9,7 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loopnest.kir.nodes import BOUND, If, Loop, Stmt
-from loopnest.scalar.expr import ONE, ZERO, Expr, Op, integer, loads, substitute, terms_of, walk
+from loopnest.scalar.expr import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    Op,
+    integer,
+    loads,
+    substitute,
+    terms_of,
+    walk,
+)
 from loopnest.scalar.polynomials import index_op
 from loopnest.scalar.simplify import Simplifier
 
@@ -123,3 +134,28 @@ def slope(gap: Expr, var: Expr, algebra: Simplifier) -> int | None:
     if any(node is var for atom in others for node in walk(atom)):
         return None
     return poly.get((var,), 0)
+
+
+def direction(gap: Expr, var: Expr, algebra: Simplifier) -> int | None:
+    """Return 1 where an expression gets no smaller as an index grows, -1 where no larger.
+
+    None where that is not known; an index may be divided, as by the lanes that have one row.
+    """
+    signs: set[bool] = set()
+    for term, count in algebra.poly(gap).items():
+        if not any(node is var for atom in term for node in walk(atom)):
+            continue
+        if len(term) != 1 or not _grows(term[0], var, algebra):
+            return None
+        signs.add(count > 0)
+    if len(signs) > 1:
+        return None
+    return -1 if signs == {False} else 1
+
+
+def _grows(atom: Expr, var: Expr, algebra: Simplifier) -> bool:
+    if not isinstance(atom, Op):
+        return atom is var
+    by = atom.args[-1]
+    divides = atom.op == "floordiv" and isinstance(by, Const) and by.value > 0
+    return divides and direction(atom.args[0], var, algebra) == 1

@@ -46,7 +46,7 @@ from loopnest.kir import (
     written,
 )
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.loop_bounds import gaps, slope
+from loopnest.kir.loop_bounds import direction, gaps, slope
 from loopnest.lowering.loops.guarded_tree import ThreadData
 from loopnest.scalar.conditions import le, normal_le
 from loopnest.scalar.enums import Memory, ParallelType
@@ -232,14 +232,11 @@ class _Tightening:
 
     def _at_best(self, gap: Expr, var: Expr, extent: Expr) -> Expr | None:
         """Return the largest value of `gap` over an index; None where that is not known."""
-        count = slope(gap, var, self.algebra)
-        if count is None:
+        way = direction(gap, var, self.algebra)
+        if way is None:
             return None
-        rest = self.algebra.simplify(substitute(gap, {var: ZERO}))
-        if count <= 0:
-            return rest
-        top = self.algebra.mul(integer(count), self.algebra.sub(extent, ONE))
-        return self.algebra.add(rest, top)
+        best = ZERO if way < 0 else self.algebra.sub(extent, ONE)
+        return self.algebra.simplify(substitute(gap, {var: best}))
 
     # Rewriting, from the outside
 
