@@ -67,6 +67,30 @@ def test_other_reducers_have_other_identities(op: str, fill: float) -> None:
     judge(f, kernel, some(6, 6))
 
 
+def test_lanes_that_have_a_row_together() -> None:
+    """Row ``lane // 4`` grows with the lane: the last lane of a block has the largest."""
+    with ln.Fusion("quads") as f:
+        x, w = f.input("x", ("K",), ln.float32), f.input("w", ("M", "K", 4), ln.float32)
+        terms = ln.broadcast(x, (True, False, True)) * w
+        seen = ln.le(index("K", 1, 3), index("M", 0, 3))
+        f.output(ln.sum(ln.where(seen, terms, 0.0), 1), "y")
+    y, tile = f["y"], x.cache_after()
+    tile.memory = ln.SHARED
+    y.split(0, 8).split(2, 16)
+    y.reorder([0, 2, 1, 4, 3])
+    y.merge(2)  # [M / 8, K / 16, 8 * 4, 16]
+    y.parallelize({0: PT.grid_x, 2: PT.block_x})
+    tile.compute_at(y, 2)
+    tile.axis(-1).parallelize(PT.block_x)
+    f.inline_most([t for t in f.tensors if t not in (x, w, tile, y)])
+    kernel = ln.lower(f)
+    bounded = [line for line in loops_of(kernel) if "of ceildiv(K, 16)" in line]
+    assert [line.partition("in ")[2] for line in bounded] == [
+        "0..min(i2 // 2 + 1, ceildiv(K, 16)) of ceildiv(K, 16):"
+    ]
+    judge(f, kernel, some(20), some(21, 20, 4))
+
+
 def test_what_is_no_identity_bounds_nothing() -> None:
     f = causal("sum", 1.0)
     f.inline_most()
