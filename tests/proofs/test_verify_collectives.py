@@ -231,3 +231,17 @@ def test_a_collective_stores_to_its_own_buffers_alone() -> None:
     report = verify_program(k.program.with_body(body), k._lowered.math())
     assert report.status == "refuted"
     assert report.findings[0].message.endswith("it stores to T4, which it does not make")
+
+
+@pytest.mark.parametrize("assumed", ["N % 4 == 0", "N >= 1"])
+def test_blocks_that_an_assumption_excludes_are_not_asked(assumed: str) -> None:
+    """Halves of a row are exact where it has a factor; for a block of one thread they are not."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("K", "N"), ln.float32)
+        f.assume(assumed)
+        y = f.output(ln.sum(x, 1), "y")
+    y.split(0, 7)
+    y.parallelize({1: ln.ParallelType.block_y, 2: ln.ParallelType.block_x})
+    kernel = ln.lower(f)
+    assert ("block_x + N // 2 < N" in str(kernel)) == ("%" in assumed)
+    assert ln.verify(kernel).all_sizes

@@ -100,6 +100,27 @@ def test_updates_go_to_places_that_coordinates_tell(
     assert report.findings[0].kind == "accumulation"
 
 
+@pytest.mark.parametrize("scattered", [ln.scatter, ln.scatter_add])
+def test_places_that_lie_at_flat_offsets(
+    scattered: Callable[..., ln.TensorView],
+) -> None:
+    """Another reader of the places merges their axes, so that they are stored by one offset."""
+    with ln.Fusion("k") as f:
+        x, u = f.input("x", ("N", 3), ln.float32), f.input("u", ("N", 3), ln.float32)
+        places = f.input("i", ("N", 3), ln.int64) + 0
+        f.output(scattered(x, places, u, 0), "y")
+        f.output(places * 2, "z").merge(0)
+    kernel = ln.lower(f)
+    assert f"{places.name}.flat[" in str(kernel)
+    assert ln.verify(kernel).all_sizes
+    lowered = kernel._lowered
+    assert lowered.math is not None
+    math_of = lowered.math()
+    made = list(mutants(lowered.program, frozenset({"index", "identity", "store"})))
+    assert len(made) > 20
+    assert not [m.text for m in made if verify_program(m.program, math_of).ok]
+
+
 def _of_the_next_bin(node: kir.Stmt) -> kir.Stmt:
     if not isinstance(node, kir.If) or not isinstance(node.condition, Op):
         return node

@@ -120,7 +120,7 @@ class Body:
             problem = self.check((shape[0], shape[1], shape[2]), given)
             return None if problem is None else f"in a block of {tuple(shape)}: {problem}"
         cases = list(self._cases(free[0], extents[free[0]], known))
-        allowed = _allowed(extents[free[0]], conditions)
+        allowed = _allowed(extents[free[0]], conditions, MOST_ALONG[free[0]])
         if allowed is not None:
             cases = [case for case in cases if case[0] in allowed]
         return self._check_cases(cases, known, given) if cases else None
@@ -236,15 +236,23 @@ def _static(extent: Expr, sizes: Mapping[str, int]) -> int | None:
         return None
 
 
-def _allowed(extent: Expr, conditions: Sequence[Expr]) -> set[int] | None:
-    """Return the values of an extent that assumptions leave, None where they set no limit."""
+def _allowed(extent: Expr, conditions: Sequence[Expr], most: int) -> set[int] | None:
+    """Return the values of an extent that assumptions leave; None where they are not all known.
+
+    They are where larger sizes than those that are tried are excluded, or make the extent larger
+    than `most`.
+    """
     symbols = {n for n in walk(extent) if isinstance(n, Symbol)}
     mine = [c for c in conditions if {n for n in walk(c) if isinstance(n, Symbol)} == symbols]
     if len(symbols) != 1 or not mine:
         return None
     tried = {symbol: np.arange(1, MOST_SIZE + 1) for symbol in symbols}
     held = np.logical_and.reduce([_evaluated(c, tried) for c in mine])
-    return None if held[-1] else set(_evaluated(extent, tried)[held].tolist())
+    value = _evaluated(extent, tried)
+    grows = value[-1] > most and not any(isinstance(n, Op) and n.op == "mod" for n in walk(extent))
+    if held[-MOST_THREADS:].any() and not grows:
+        return None
+    return set(value[held].tolist())
 
 
 def _evaluated(node: Expr, values: Mapping[Symbol, Any]) -> Any:

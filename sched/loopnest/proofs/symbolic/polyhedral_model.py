@@ -501,9 +501,9 @@ class PolyhedralModel(IslRelations):
             name = work.tensor.definition.reads[data.number].producer
             own = [n for n in work.needs if n.demand == "whole" and not n.in_test]
             operands = [n.operand for n in own if n.tensor.name == name]
-            plain = [o for o in operands if isinstance(o, Access) and not o.flat]
+            plain = [o for o in operands if isinstance(o, Access)]
             # Data that are folded themselves are read twice: each read has a need of its own.
-            same = {Load(o.buffer, o.index) for o in plain}
+            same = {Load(o.buffer, o.index, o.flat) for o in plain}
             if len(operands) != len(plain) or len(same) != 1:
                 raise NotProved(f"the data that choose what {work.tensor.name} folds")
             (found[data],) = same
