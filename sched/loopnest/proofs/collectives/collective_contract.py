@@ -135,16 +135,18 @@ class Body:
         outline = Outline(self.node, frozenset([*given, *cases[0][1]]))
         tried = tuple([value for value, _ in cases])
         key = (outline.text, tuple(known.values()), tried, *[given.get(e) for e in outline.used])
-        if key in _RIGHT:
+        of_these = (self.node.name in IDEMPOTENT, *key)
+        if key in _RIGHT or of_these in _RIGHT:
             return None
         for some in _batches(cases, known):
             shapes = [_shape(value, known) for value, _ in some]
             numbers = {e: [case[e] for _, case in some] for e in some[0][1]}
             same = {e: [value] * len(some) for e, value in given.items()}
-            wrong = check_many(self.node, shapes, {**same, **numbers})
-            problem = self._check_each(some, known, given) if wrong is not None else None
-            if problem is not None:
-                return problem
+            if check_many(self.node, shapes, {**same, **numbers}) is not None:
+                key = of_these  # a contribution may be taken twice
+                problem = self._check_each(some, known, given)
+                if problem is not None:
+                    return problem
         _RIGHT.add(key)
         return None
 
@@ -284,7 +286,6 @@ class Outline(TextFormat):
         self._numbers: dict[object, int] = {}
         self._template = node.combine
         head = [str(node.dims), node.scan, str(node.ordered), *[f"{a.dtype}" for a in node.args]]
-        head.append(str(node.name in IDEMPOTENT))  # then a contribution may be taken twice
         if self._binary(self._template[0]) is None:
             head += [str(t) for t in (*self._template, *node.identity)]
         lines = [*head, *self._body(node.body, 0), *map(self.format, node.results)]
