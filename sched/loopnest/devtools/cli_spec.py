@@ -72,7 +72,7 @@ class Source:
         name = spec
         if not self.script:
             path, name = _split(spec)
-            _require_file(path, spec)
+            require_file(path, spec)
             self.load(path)
         return _names_in(name, spec)
 
@@ -180,7 +180,7 @@ def _names_in(name: str, spec: str) -> tuple[str, str]:
     return kernel, schedule
 
 
-def _require_file(path: str, spec: str) -> None:
+def require_file(path: str, spec: str) -> None:
     """Refuse a path at which there is no file to read."""
     if os.path.isfile(path):
         return
@@ -345,7 +345,7 @@ class Request:
         else:
             _require_path(path, self.spec, "FILE|FOLDER")
             if not os.path.isdir(path):
-                _require_file(path, self.spec)
+                require_file(path, self.spec)
             kernels, loaded = _loaded(Path(path))
         given, values = self._given()
         found = tuple(_matching(kernels, _names_in(name, self.spec), given, values))

@@ -29,6 +29,7 @@ from loopnest.devtools.cli.kernel_commands import (
     bench,
     dump,
     explain,
+    judge_candidate,
     list_kernels,
     profile,
     report,
@@ -218,6 +219,7 @@ def _examples(prog: str, script: bool) -> str:
     ]
     if not script:
         lines.append(("machine", 'what the processor can do, as "cpu" schedules see it'))
+        lines.append(("judge reference.py candidate.py", "whether code of torch is right"))
     return _listed(prog, lines)
 
 
@@ -288,6 +290,7 @@ def command_line(script: bool, prog: str) -> click.Group:
         short_help="Prove, sanitize and compare kernels.")  # fmt: skip
     if not script:
         group.add_command(show_machine)
+        group.add_command(judge_candidate)
     return group
 
 

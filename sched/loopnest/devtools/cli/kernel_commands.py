@@ -1,4 +1,4 @@
-"""``loopnest list|dump|run|bench|profile|explain|report|tune|machine``: look at one kernel."""
+"""``loopnest list|dump|run|bench|profile|explain|report|tune|machine|judge``: one kernel."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,7 @@ from loopnest.devtools.cli.console_output import (
     shape_text,
     table_of,
 )
-from loopnest.devtools.cli_spec import CliError, CommandOptions, Request, whole
+from loopnest.devtools.cli_spec import CliError, CommandOptions, Request, Source, whole
 from loopnest.scalar.target_names import target_name
 
 if TYPE_CHECKING:
@@ -571,6 +573,43 @@ def tune_schedule(
 
 
 # machine
+
+JUDGE_HELP = """\
+Judge code of torch, such as a kernel of Triton's and what calls it, by a reference.
+
+The reference defines Model (made of get_init_inputs(), if there is one) or reference(), and
+get_inputs(); the candidate defines ModelNew or candidate(). Results lie within the error bound of
+the reference's math, or are wrong: for several inputs, in memory where others lay before, for odd
+sizes where the reference takes such. Memory that is never written holds NaN, and inputs are
+compared afterwards. Exit status: 0 if all is right, else 1. Needs PyTorch.
+"""
+
+
+@click.command("judge", help=JUDGE_HELP, short_help="Judge code of torch by a reference.")
+@click.argument("reference", metavar="REFERENCE.py")
+@click.argument("candidate", metavar="CANDIDATE.py")
+@click.option("--seed", default=0, type=click.IntRange(min=0), show_default=True,
+              help="Of the inputs.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for other programs.")
+@click.pass_obj
+def judge_candidate(
+    source: Source, reference: str, candidate: str, seed: int, as_json: bool
+) -> None:
+    """Print what was found, a line each, or as JSON."""
+    if find_spec("torch") is None:
+        raise CliError("judge: PyTorch is not installed: pip install loopnest[torch]")
+    room = import_module("loopnest.torch.candidate_judge")  # it lies above the command line
+    with redirect_stdout(sys.stderr), patience("judging"):
+        checks = room.judge_of(source, reference, candidate, seed).run()
+    wrong = [check for check in checks if check.fault]
+    if as_json:
+        click.echo(json.dumps([asdict(check) for check in checks], indent=2))
+    else:
+        click.echo("\n".join(map(str, checks)))
+    if wrong:
+        name = Path(candidate).name
+        raise CliError(f"{name}: {len(wrong)} of {len(checks)} checks found something wrong")
+
 
 MACHINE_HELP = """\
 Show what is known of this machine's processor.
