@@ -29,6 +29,7 @@ def test_no_command_is_shown_that_does_not_exist():
         "tune",
         "check",
         "machine",
+        "judge",
     ]
 
 
@@ -128,7 +129,8 @@ def test_a_file_is_missing(command):
     result = call(command)
     assert result.exit_code == 2
     names = "FILE|FOLDER" if command == "check" else "FILE"
-    assert result.stderr.endswith(f"\nError: Missing argument '{names}[:KERNEL[@SCHEDULE]]'.\n")
+    argument = "REFERENCE.py" if command == "judge" else f"{names}[:KERNEL[@SCHEDULE]]"
+    assert result.stderr.endswith(f"\nError: Missing argument '{argument}'.\n")
 
 
 def test_help_teaches():
