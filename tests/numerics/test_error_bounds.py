@@ -503,3 +503,45 @@ def test_functions_are_evaluated_three_times(monkeypatch: pytest.MonkeyPatch) ->
     once = sum(calls)
     ln.error_bound(softmax.fusion(), x)
     assert sum(calls) == once + 3 * once
+
+
+# Scatters
+
+
+def scattered_sums(count: int, index: Callable[[ln.Fusion], ln.TensorView]) -> ln.Fusion:
+    with ln.Fusion("k") as f:
+        i, u = index(f), f.input("u", (count,), ln.float32)
+        f.output(ln.scatter_add(ln.full((count,), 0.0), i, u, 0), "y")
+    return f
+
+
+def test_a_sum_of_a_scatter_errs_by_its_own_updates() -> None:
+    """Not by all of a quarter of a million, at each of as many elements, which would take hours."""
+    count = 1 << 18
+    f = scattered_sums(count, lambda f: f.input("i", (count,), ln.int32))
+    rng = np.random.default_rng(1)
+    indices = rng.integers(0, count, count).astype(np.int32)
+    updates = rng.uniform(1, 2, count).astype(np.float32)
+    bounds = ln.error_bound(f, indices, updates)
+    exact = ln.evaluate(f, indices, updates, exact=True)
+    updated = np.bincount(indices, minlength=count)
+    in_turn = np.zeros(count, np.float32)
+    np.add.at(in_turn, indices, updates)
+    assert not beyond(in_turn, exact, bounds).any()
+    assert (bounds <= 2.0**-22 * updated * exact).all()
+    assert (bounds[updated == 0] == 0).all()
+
+
+def test_updates_that_rounding_may_send_elsewhere() -> None:
+    """1 + 2**-25 rounds to 1 in float32, so that the element goes to 2 or to 3."""
+
+    def index(f: ln.Fusion) -> ln.TensorView:
+        x = f.input("x", (8,), ln.float32)
+        return ln.cast(ln.ceil(x + 2.0**-25) * 2.0, ln.int32)
+
+    f = scattered_sums(8, index)
+    args = np.ones(8, np.float32), np.arange(1, 9, dtype=np.float32)
+    found = ln.compile(f, target="interpret")(*args)
+    values, bounds = ln.evaluate(f, *args), ln.error_bound(f, *args)
+    assert (found != values).any()
+    assert not beyond(found, values, bounds).any()

@@ -39,7 +39,15 @@ from loopnest.numerics.intervals import (
     unknown_where,
     widened,
 )
-from loopnest.numerics.oracle import LoweredKernel, Oracle, Result, math_of, snapshot_of
+from loopnest.numerics.oracle import (
+    LoweredKernel,
+    Oracle,
+    Result,
+    Scatter,
+    math_of,
+    producers_of,
+    snapshot_of,
+)
 from loopnest.numerics.oracle_blocks import halves
 from loopnest.numerics.oracle_operands import Places, fold_values, scan_values
 from loopnest.numerics.reduction_intervals import FOLDS, fold, instructed_sum
@@ -56,6 +64,7 @@ from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType, float32
 from loopnest.scalar.expr import Arg, Expr, Load, Op, cast, two_sides, walk
 from loopnest.scalar.target_names import target_name
+from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import MathTensor
 from loopnest.tensor.tensor_view import Definition, TensorView, TracedReducer
@@ -516,6 +525,17 @@ class _Enclosures(Oracle[Interval]):
         totals = scan_values(reducer, [part.value for part in parts], exclusive=exclusive)
         return scan_templates(reducer, parts, totals, self.arithmetic, exclusive=exclusive)
 
+    def scatter(self, definition: Definition, domain: TensorDomain) -> Scatter | None:
+        """Return where elements go, if these are integers of integers, which nothing rounds."""
+        found = super().scatter(definition, domain)
+        if found is None:
+            return None
+        args = [arg for arg in walk(found.target) if isinstance(arg, Arg)]
+        made = producers_of([definition.reads[arg.number].producer for arg in args])
+        values = [v for t in made if t.definition is not None for v in t.definition.values]
+        numbers = {t.dtype for t in made} | {node.dtype for node in walk(*values)}
+        return None if any(dtype.is_float for dtype in numbers) else found
+
     def defined(self, value: Interval, dtype: DType) -> Interval:
         return narrowed(value, dtype, self.arithmetic) if dtype.is_narrow else value
 
@@ -532,7 +552,7 @@ class _Pieces:
         self.ends: tuple[Values, Values] | None = None
         self.wild = self.unsigned = False
 
-    def put(self, where: tuple[slice, ...], piece: Interval) -> None:
+    def put(self, where: tuple[slice | Values, ...], piece: Interval) -> None:
         if self.value is None:
             self.value = np.empty(self.shape, piece.value.dtype)
             if not piece.exact:

@@ -41,8 +41,8 @@ from loopnest.numerics.oracle_operands import (
     V,
     fold_values,
     part_of,
+    rows_of,
     scan_values,
-    scattered,
 )
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import TRUE, Coordinate, Expr, Index, Op, substitute, terms_of, walk
@@ -196,7 +196,7 @@ class Oracle(OracleOperands[V]):
         self, wanted: Sequence[TensorView], final: Callable[[V, DType], Values]
     ) -> dict[TensorView, Values]:
         """Return `final` of the values of `wanted`, computed block by block where possible."""
-        needed = _producers_of(wanted)
+        needed = producers_of(wanted)
         ends = {} if len(needed) == len(set(wanted)) else dict.fromkeys(wanted, final)
         made = self._define_all(wanted, ends)
         with np.errstate(all="ignore"):
@@ -212,7 +212,7 @@ class Oracle(OracleOperands[V]):
 
         Large pointwise tensors are computed anew, block by block, where they are read.
         """
-        needed = _producers_of(wanted)
+        needed = producers_of(wanted)
         order = [t for t in self.order if t in needed and t.definition is not None]
         loops = _step_loops(order)
         order = _in_units(order, loops)
@@ -333,6 +333,9 @@ class Oracle(OracleOperands[V]):
         inner: Sequence[TensorView],
     ) -> list[V]:
         """Return what a definition gives on a block of its root domain."""
+        scatter = self.scatter(definition, domain)
+        if scatter is not None and shape[scatter.axis]:
+            return self._scattered(definition, domain, shape, block, inner, scatter)
         reducer = definition.reducer
         chunks = [block]
         if self.folds_in_parts and reducer is not None and domain.rfactor == domain.root:
@@ -350,8 +353,54 @@ class Oracle(OracleOperands[V]):
         return self.folded_parts(definition, reducer, found)
 
     def scatter(self, definition: Definition, domain: TensorDomain) -> Scatter | None:
-        """Return where the elements of a fold go, if `_block` lets each go there alone."""
-        return None
+        """Return where the elements of a fold go, if they are looked at once."""
+        found = scatter_of(definition, domain)
+        return None if found is None or domain.root[found.axis] in self.places else found
+
+    def _scattered(
+        self,
+        definition: Definition,
+        domain: TensorDomain,
+        shape: tuple[int, ...],
+        block: Block,
+        inner: Sequence[TensorView],
+        scatter: Scatter,
+    ) -> list[V]:
+        """Return what a fold gives on a block, each element taken in where it goes."""
+        reducer = definition.reducer
+        assert reducer is not None
+        walked = {**block, scatter.axis: slice(0, 1)}
+        region = tuple([_bounds(walked, place) for place in range(len(shape))])
+        env = self.operands(definition, domain, region, self._locals(definition, region, inner))
+        folded = [place for place, axis in enumerate(domain.root) if axis.is_reduction]
+        kept = [place for place in range(len(shape)) if place not in folded]
+        sizes = tuple([length(walked, place, n) for place, n in enumerate(shape)])
+        flat = (*[sizes[n] for n in kept], math.prod([sizes[n] for n in folded]))
+        found = tuple([length(block, place, shape[place]) for place in kept])
+
+        def turned(values: Values) -> Values:
+            return np.transpose(np.broadcast_to(values, sizes), (*kept, *folded)).reshape(flat)
+
+        target = turned(self.integers(self.expression(scatter.target, env)))
+        inside = (target >= 0) & (target < shape[scatter.axis])
+        spots = list(np.ogrid[tuple([slice(n) for n in flat])])[:-1]
+        spots[kept.index(scatter.axis)] = np.where(inside, target, 0)
+        places = np.ravel_multi_index(tuple(np.broadcast_arrays(*spots)), found)[inside]
+        order = np.argsort(places, kind="stable")
+        parts: list[V] = []
+        pieces: list[Pieces[V]] = []
+        for value, constant in zip(scatter.values, reducer.identity, strict=True):
+            none = evaluate_expr(constant, {})
+            ordered = partial(_ordered, turned, inside, order, none)
+            parts.append(self.viewed(self.expression(value, env), ordered))
+            pieces.append(self.assembled((math.prod(found),)))
+            start = self.given(np.full(math.prod(found), none), constant.dtype)
+            pieces[-1].put((slice(None),), start)
+        for where, numbers in rows_of(places[order]):
+            rows = [self.viewed(part, partial(np.take, indices=numbers)) for part in parts]
+            for piece, row in zip(pieces, self.folded(definition, reducer, rows), strict=True):
+                piece.put((where,), row)
+        return [self.viewed(piece.whole(), lambda a: a.reshape(found)) for piece in pieces]
 
     folds_in_parts = False
     """Whether a reduction may fold parts of its elements, and then `folded_parts` of these."""
@@ -504,6 +553,13 @@ class Oracle(OracleOperands[V]):
         return self.folded(definition, reducer, now)
 
 
+def _ordered(
+    turned: Callable[[Values], Values], inside: Values, order: Values, neutral: Values, part: Values
+) -> Values:
+    """Return the elements inside of the axis in the order of their places, and a neutral one."""
+    return np.append(turned(part)[inside][order], np.asarray(neutral, part.dtype))
+
+
 def _placed(
     shape: tuple[int, ...], where: tuple[Values, ...], neutral: Values, part: Values
 ) -> Values:
@@ -549,38 +605,6 @@ class _Values(Oracle[Values]):
 
     def assembled(self, shape: tuple[int, ...]) -> Arrays:
         return Arrays(shape)
-
-    def scatter(self, definition: Definition, domain: TensorDomain) -> Scatter | None:
-        found = scatter_of(definition, domain)
-        return None if found is None or domain.root[found.axis] in self.places else found
-
-    def _block(
-        self,
-        definition: Definition,
-        domain: TensorDomain,
-        shape: tuple[int, ...],
-        block: Block,
-        inner: Sequence[TensorView],
-    ) -> list[Values]:
-        scatter, reducer = self.scatter(definition, domain), definition.reducer
-        if scatter is None or reducer is None or not shape[scatter.axis]:
-            return super()._block(definition, domain, shape, block, inner)
-        walked = {**block, scatter.axis: slice(0, 1)}
-        region = tuple([_bounds(walked, place) for place in range(len(shape))])
-        env = self.operands(definition, domain, region, self._locals(definition, region, inner))
-        folded = [place for place, axis in enumerate(domain.root) if axis.is_reduction]
-        kept = [place for place in range(len(shape)) if place not in folded]
-        sizes = tuple([length(walked, place, n) for place, n in enumerate(shape)])
-        count = math.prod([sizes[place] for place in folded])
-        flat = (*[sizes[place] for place in kept], count)
-        target, *parts = [
-            np.transpose(
-                np.broadcast_to(evaluate_expr(value, env), sizes), (*kept, *folded)
-            ).reshape(flat)
-            for value in (scatter.target, *scatter.values)
-        ]
-        found = tuple([length(block, place, shape[place]) for place in kept])
-        return scattered(reducer, parts, target, kept.index(scatter.axis), found)
 
     folds_in_parts = True
 
@@ -646,7 +670,7 @@ def _bounds(block: Block, place: int) -> tuple[int, int] | None:
     return (block[place].start, block[place].stop) if place in block else None
 
 
-def _producers_of(wanted: Sequence[TensorView]) -> set[TensorView]:
+def producers_of(wanted: Sequence[TensorView]) -> set[TensorView]:
     """Return `wanted`, and all that they are computed from."""
     found: set[TensorView] = set()
     stack = list(wanted)

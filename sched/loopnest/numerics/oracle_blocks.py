@@ -29,8 +29,8 @@ W = TypeVar("W")
 class Pieces(Protocol[W]):
     """A value that is put together from those of blocks."""
 
-    def put(self, where: tuple[slice, ...], piece: W) -> None:
-        """Take in what a block gives."""
+    def put(self, where: tuple[slice | Values, ...], piece: W) -> None:
+        """Take in what a block gives, or what rises through some places."""
 
     def whole(self) -> W:
         """Return the value."""
@@ -43,8 +43,8 @@ class Arrays:
         self.shape = tuple(shape)
         self.array: Values | None = None
 
-    def put(self, where: tuple[slice, ...], piece: Values) -> None:
-        """Take in what a block gives."""
+    def put(self, where: tuple[slice | Values, ...], piece: Values) -> None:
+        """Take in what a block gives, or what rises through some places."""
         if piece.shape == self.shape:
             self.array = piece
             return

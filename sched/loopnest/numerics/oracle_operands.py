@@ -353,44 +353,24 @@ def scan_values(
     ]
 
 
-def scattered(
-    reducer: TracedReducer,
-    parts: Sequence[Values],
-    target: Values,
-    axis: int,
-    shape: tuple[int, ...],
-) -> list[Values]:
-    """Fold the last axis away, each element into that of its coordinates which `target` says.
+def rows_of(places: Values) -> Iterator[tuple[Values, Values]]:
+    """Yield rows of elements that go to one place each, a few lengths of rows in turn.
 
-    Args:
-        reducer: what folds them; elements of one target in their order.
-        parts: the components, of extent 1 along `axis`.
-        target: the coordinate along `axis` of each element of them; outside of it is none.
-        axis: of the result.
-        shape: of the result.
+    `places` are those of the elements, and ascend. A row has its elements in their order and then,
+    at least once, the number behind all elements, up to a power of two.
+
+    Yields:
+        Places, and for each the numbers of its elements.
     """
-    spots = list(np.ogrid[tuple([slice(n) for n in target.shape])])[:-1]
-    inside = (target >= 0) & (target < shape[axis])
-    spots[axis] = np.where(inside, target, 0)
-    places = np.ravel_multi_index(tuple(np.broadcast_arrays(*spots)), shape)[inside]
-    order = np.argsort(places, kind="stable")
-    places, now = places[order], [part[inside][order] for part in parts]
-    first = np.diff(places, prepend=-1) != 0
-    while not first.all():
-        starts = np.flatnonzero(first)
-        number = np.arange(len(places)) - np.repeat(starts, np.diff(starts, append=len(places)))
-        (second,) = np.nonzero(number % 2)
-        pairs = [(part[second - 1], part[second]) for part in now]
-        for part, value in zip(now, _combined(reducer, pairs), strict=True):
-            part[second - 1] = value
-        places, now = places[number % 2 == 0], [part[number % 2 == 0] for part in now]
-        first = np.diff(places, prepend=-1) != 0
-    neutral = [held(evaluate_expr(c, {}), c.dtype) for c in reducer.identity]
-    result = [np.full(shape, value) for value in neutral]
-    folds = _combined(reducer, list(zip(neutral, now, strict=True)))
-    for whole, value in zip(result, folds, strict=True):
-        whole.flat[places] = value
-    return result
+    starts = np.flatnonzero(np.diff(places, prepend=-1))
+    counts = np.diff(starts, append=len(places))
+    lengths = 1 << np.frexp(counts.astype(np.float64))[1]
+    for length in np.unique(lengths):
+        chosen = np.flatnonzero(lengths == length)
+        along = np.arange(length)
+        numbers = starts[chosen, None] + along
+        is_own = along < counts[chosen, None]
+        yield places[starts[chosen]], np.where(is_own, numbers, len(places))
 
 
 def _combined(reducer: TracedReducer, pairs: Sequence[tuple[Values, Values]]) -> Iterator[Values]:
