@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import loopnest as ln
+from helpers import network_farm
 from helpers.command_line import SCALE, call, output, refusal
 from loopnest.devtools import work_farm
 from loopnest.devtools.schedule_check import CheckJob, checked_job
@@ -201,3 +203,40 @@ def test_a_local_cluster(tmp_path):
     found = dict(finished(cluster("local", 2), squared, range(12)))
     assert found == {n: n * n for n in range(12)}
     assert ln.LOCAL  # the package is loaded on the workers as here
+
+
+def may_make_networks():
+    trial = ["unshare", "--net", "ip", "link", "add", "a0", "type", "veth", "peer", "name", "b0"]
+    try:
+        return subprocess.run(trial, check=False, capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize(("event", "workers"), [("cable", 2), ("scheduler", 4)])
+def test_a_farm_that_loses(event, workers, tmp_path):
+    """The cable of one host is pulled, or scheduler and hosts begin anew: no result is lost."""
+    pytest.importorskip("distributed")
+    if not may_make_networks():
+        pytest.skip("nobody may make networks here")
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "-m", "helpers.network_farm", str(tmp_path), event],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s",
+            "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "12s",
+        },
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert sorted(found) == [[n, n * n] for n in range(network_farm.ITEMS)]
+    marks = [mark for mark in tmp_path.glob("*.*") if mark.stem.isdigit()]
+    assert len({mark.suffix for mark in marks}) == workers
+    again = {n for n, _ in found if len(list(tmp_path.glob(f"{n}.*"))) > 1}
+    assert again, "nobody was at anything when it ended"
+    assert not {n for n, _ in found[: network_farm.BEFORE]} & again
