@@ -22,8 +22,8 @@ The way of the data:
 2. `template_matching`, `data_indices`, `live_points` and `obligations` hold each store against the
    definition of its tensor.
 3. `symbolic` proves for all sizes by isl. `quasi_affine` makes polynomials of index expressions,
-   `isl_spaces` has the variables of loops, merged and divided ones as their digits, `affine` the
-   conditions and the matrices that isl reads.
+   `index_variables` has the variables of loops, `isl_spaces` those that stand for sums, products
+   and quotients of them, `affine` the conditions and the matrices that isl reads.
 4. Where that ends, `enumeration` looks at every point at the small sizes of `size_choice`, on
    arrays of points (`point_arrays`).
 5. `collectives` executes what threads do together; `witness` names who and where for a `report`.

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from loopnest import kir
 from loopnest.proofs.affine import NotAffine
 from loopnest.proofs.collectives.collective_contract import Body
-from loopnest.proofs.isl_spaces import Forms
+from loopnest.proofs.index_variables import Forms
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Undecidable
 from loopnest.proofs.program_model import Model

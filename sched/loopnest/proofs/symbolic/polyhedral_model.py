@@ -15,7 +15,8 @@ from loopnest.kir.buffers import Buffer
 from loopnest.proofs import affine
 from loopnest.proofs.affine import NotAffine, names_in, plus
 from loopnest.proofs.data_indices import Need, Trusted
-from loopnest.proofs.isl_spaces import Forms, Group, Spaces
+from loopnest.proofs.index_variables import Forms, Group
+from loopnest.proofs.isl_spaces import Spaces
 from loopnest.proofs.live_points import LivePoints, with_temporaries
 from loopnest.proofs.obligations import CollectiveMath, Work, bounding_loads
 from loopnest.proofs.program_model import (
@@ -646,7 +647,7 @@ class PolyhedralModel(IslRelations):
             NotProved: there is padding.
             NotAffine: nothing tells the indices of a flat offset.
         """
-        if access.buffer in self.spaces.dense.shapes:
+        if access.buffer in self.spaces.shapes:
             return self.spaces.dense.index(access)
         index = self.polys(access.index, access.site, access.guards)
         if not access.flat:
@@ -699,7 +700,7 @@ class PolyhedralModel(IslRelations):
         The address where the strides are static and some access has a flat offset.
         """
         strides = self.strides.get(buffer)
-        if buffer in self.spaces.dense.shapes:
+        if buffer in self.spaces.shapes:
             return list(index)
         if strides is None:
             return self.parted.parts(buffer, index)
@@ -849,7 +850,7 @@ class HiddenPoints:
             if need.tensor.definition is not None:
                 compared += element
         for access in self.setting.model.accesses_of(work.site):
-            if access.buffer not in self.spaces.dense.shapes and not access.flat:
+            if access.buffer not in self.spaces.shapes and not access.flat:
                 compared += polys(access.index)
         return [m for p in compared for m in products.of(p)]
 
@@ -877,7 +878,7 @@ class HiddenPoints:
         ties = [t for v in spaces.derived.values() for name, t in v.items() if name in gone]
         conditions = [condition for condition in at.conditions if condition not in ties]
         values = [*map(setting.linear, setting.placed(work.write))]
-        if work.store.storage not in spaces.dense.shapes:
+        if work.store.storage not in spaces.shapes:
             values += map(setting.linear, setting.claimed(work))
         if not gone.isdisjoint(names_in([*conditions, *values]) | set(at.time)):
             return at
@@ -948,7 +949,7 @@ class PartedAxes:
             self._divisors[buffer] = ((),) * max(len(buffer.shape), 1)
             if not is_callers(buffer):
                 self._find(buffer)
-            elif self.setting.spaces.groups and buffer not in self.setting.spaces.dense.shapes:
+            elif self.setting.spaces.groups and buffer not in self.setting.spaces.shapes:
                 with suppress(NotAffine, NotProved):  # a caller's has no other place
                     self._find(buffer)
         return self._divisors[buffer]

@@ -15,7 +15,7 @@ from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs import affine
 from loopnest.proofs.affine import FALSE, Condition, Tuple, equal
-from loopnest.proofs.isl_spaces import Group
+from loopnest.proofs.index_variables import Group
 from loopnest.proofs.program_model import Access, Model, Site, is_private, launch_dimensions
 from loopnest.proofs.quasi_affine import constant, times
 from loopnest.proofs.symbolic.polyhedral_model import (

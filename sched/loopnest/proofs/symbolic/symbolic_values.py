@@ -158,8 +158,8 @@ class StatementClaims:
             except affine.NotAffine:
                 pass
         index = self.setting.element(access)
-        if access.buffer in self.setting.spaces.dense.shapes:
-            self._inside(at, index, self.setting.spaces.dense.shapes[access.buffer], guards, access)
+        if access.buffer in self.setting.spaces.shapes:
+            self._inside(at, index, self.setting.spaces.shapes[access.buffer], guards, access)
             return
         extents = [self.algebra.poly(s, {}) for s in shape]
         parts = self.setting.parted.bounded(access.buffer, index, extents)
@@ -192,7 +192,7 @@ class StatementClaims:
         if is_callers(work.store.storage) and work.kind not in ("init", "partial"):
             element = self.setting.claimed(work)
             self.same_element(at, work.write, work.tensor, element)
-            if work.store.storage in self.setting.spaces.dense.shapes:
+            if work.store.storage in self.setting.spaces.shapes:
                 self._in_domain(at, work.tensor, element)
         if any(isinstance(n.operand, Combined) for n in work.needs) and not exact:
             raise NotProved("a merged index over threads")
@@ -220,7 +220,7 @@ class StatementClaims:
     ) -> None:
         """Show that an access is to an element of a tensor, both given by logical indices."""
         dense = self.setting.spaces.dense
-        if access.buffer in dense.shapes:
+        if access.buffer in self.setting.spaces.shapes:
             # Two elements of dense memory are one where their offsets are.
             offset = dense.offset(access.buffer, element)
             if offset != dense.whole(access):
@@ -388,7 +388,7 @@ class Values:
 
     def _by_digits(self, buffer: Buffer) -> bool:
         """Whether digits name the elements of an output, instead of the indices of its tensor."""
-        return buffer in self.setting.spaces.dense.shapes or self.setting.parted.by_digits(buffer)
+        return buffer in self.setting.spaces.shapes or self.setting.parted.by_digits(buffer)
 
     # The domain of a reduction
 
@@ -573,7 +573,7 @@ class Values:
         tensor = setting.math.tensor(name)
         if tensor is None:
             raise NotProved("an output")
-        found = setting.spaces.dense.shapes.get(buffer)
+        found = setting.spaces.shapes.get(buffer)
         if found is None:
             shape = [setting.algebra.poly(a.extent, {}) for a in tensor.logical]
             extents = setting.parted.extents(buffer, shape) if shape else []
