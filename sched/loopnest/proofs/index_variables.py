@@ -27,6 +27,7 @@ from loopnest.proofs.quasi_affine import (
     as_constant,
     constant,
     evenly,
+    mixed_radix,
     times,
     variable,
 )
@@ -132,11 +133,8 @@ class IndexVariables:
             takes = self._has_fragments
         radix = _radix_of(size, numbers) if takes else [size]
         names = [name] if len(radix) == 1 else [f"{name}_{n}" for n in range(len(radix))][::-1]
-        whole: Poly = {}
-        for digit, count in zip(names, radix, strict=True):
-            whole = affine.plus(times(whole, count), variable(digit))
-            self.extent[digit] = count
-        self.env[index] = whole
+        self.extent.update(zip(names, radix, strict=True))
+        self.env[index] = mixed_radix(names, radix)
         return tuple(names)
 
     def _loop(self, node: kir.Loop) -> None:
@@ -219,11 +217,9 @@ class IndexVariables:
         if v in self.algebra.derived.values():
             return []
         limit = self.algebra.below.get(v)
-        return (
-            [affine.at_most(0, v)]
-            if limit is None
-            else [affine.within(v, self.algebra.linear(dict([limit])))]
-        )
+        if limit is None:
+            return [affine.at_most(0, v)]
+        return [affine.within(v, self.algebra.linear(dict([limit])))]
 
     def bound(self, loop: kir.Loop) -> list[affine.Condition]:
         """Return the test that a loop bound to a launch dimension makes, where it is one."""
@@ -331,10 +327,8 @@ class IndexVariables:
 
     def is_exact(self, site: Site) -> bool:
         """Whether no group of the site runs over more than its points."""
-        members = self.members_of(site)
-        return all(
-            group.exact is not None for m in members if (group := self.group_of.get(m)) is not None
-        )
+        groups = [self.group_of[m] for m in self.members_of(site) if m in self.group_of]
+        return all(group.exact is not None for group in groups)
 
     # Sums
 
@@ -349,9 +343,8 @@ class IndexVariables:
             mine = [v for v in monomial if v in self.extent]
             if len(mine) != 1:
                 raise affine.NotAffine("a sum that is not in mixed radix")
-            rest = list(monomial)
-            rest.remove(mine[0])
-            strides[mine[0]] = affine.plus(strides.get(mine[0], {}), {tuple(rest): count})
+            rest = tuple([v for v in monomial if v != mine[0]])
+            strides[mine[0]] = affine.plus(strides.get(mine[0], {}), {rest: count})
         step: Poly = constant(1)
         order: list[str] = []
         while strides:

@@ -46,7 +46,11 @@ from loopnest.proofs.quasi_affine import (
     as_product,
     constant,
     evenly,
+    mixed_radix,
+    offset_of,
     parted,
+    product_of,
+    row_major,
     times,
     variable,
 )
@@ -266,9 +270,7 @@ class Spaces(IndexVariables):
         top = f"{name}_{len(divisors)}"
         digits.insert(0, top)
         whole = affine.plus(whole, times(dict([below]), variable(top)))
-        exact: Poly | None = constant(1)
-        for member in members:
-            exact = times(exact, self.extent[member]) if exact is not None else None
+        exact: Poly | None = product_of([self.extent[member] for member in members])
         if any(part in algebra.functions for m in exact or {} for part in m):
             exact = None
         if exact is not None:
@@ -292,14 +294,10 @@ class Spaces(IndexVariables):
 
     def _eliminate(self, group: Group) -> None:
         """Write the fastest member as the whole less the others; these must cancel in every use."""
-        step: Poly = constant(1)
-        rest = dict(group.whole)
-        for member in reversed(group.members):
-            if member != group.members[-1]:
-                rest = affine.plus(rest, times(variable(member), step), -1)
-            step = times(step, self.extent[member])
         fastest = group.members[-1]
-        self.last_of[fastest] = rest
+        whole = mixed_radix(group.members, [self.extent[member] for member in group.members])
+        others = affine.plus(whole, variable(fastest), -1)
+        self.last_of[fastest] = affine.plus(group.whole, others, -1)
         for node, value in self.env.items():
             if any(fastest in monomial for monomial in value):
                 self.env[node] = self.in_digits(value)
@@ -341,8 +339,7 @@ class IndexProducts:
         algebra = self.algebra
         own = [v for v in product if v in algebra.extents]
         cases = as_constant(algebra.extents[own[0]])
-        rest = list(product)
-        rest.remove(own[0])
+        rest = [v for v in product if v not in own]
         known = set[str]().union(*[algebra.variables({(v,): 1}) for v in rest])
         if len(own) > 1 or cases is None or cases > MOST_CASES or known - algebra.symbols:
             return False
@@ -396,11 +393,7 @@ class IndexProducts:
         if not self._together(members):
             return True
         fastest = members[-1]
-        whole: Poly = {}
-        step: Poly = constant(1)
-        for member in reversed(members):
-            whole = affine.plus(whole, times(variable(member), step))
-            step = times(step, self.spaces.extent[member])
+        whole = mixed_radix(members, [self.spaces.extent[member] for member in members])
         for node in self.spaces.expressions():
             try:
                 p = self.algebra.poly(node, self.spaces.env)
@@ -460,9 +453,8 @@ class IndexProducts:
     def _between(self, product: Monomial, name: str) -> affine.Condition:
         """Return the limits of a product with a name."""
         (own,) = [v for v in product if v in self.spaces.extent]
-        rest = list(product)
-        rest.remove(own)
-        top = times(affine.plus(self.spaces.extent[own], constant(1), -1), {tuple(rest): 1})
+        rest = tuple([v for v in product if v != own])
+        top = times(affine.plus(self.spaces.extent[own], constant(1), -1), {rest: 1})
         end = self.algebra.linear(top)
         rising = affine.at_most(0, name) & affine.at_most(name, end)
         return rising | affine.at_most(end, name) & affine.at_most(name, 0)
@@ -630,15 +622,11 @@ class BoundedQuotients:
     def _key(self, whole: Poly) -> str:
         """Return the variable at all of whose places the others of a sum are known too."""
         own = [v for v in self.algebra.variables(whole) if v not in self.algebra.symbols]
-        places = [set(found) for found in self._variables_of_sites()]
+        places = [set(self.spaces.variables(site)) for site in self.spaces.model.sites]
         for v in sorted(own, reverse=True):
             if all(found.issuperset(own) for found in places if v in found):
                 return v
         raise affine.NotAffine("a quotient of indices that are not known together")
-
-    def _variables_of_sites(self) -> Iterator[list[str]]:
-        for site in self.spaces.model.sites:
-            yield self.spaces.replaced(self.spaces.members_of(site))
 
     def _values(self, whole: Poly, by: Poly, uses: Iterable[tuple[Site, Guards]]) -> range:
         """Return the numbers that isl shows to be all values of a quotient.
@@ -753,7 +741,7 @@ class DenseShapes:
         self.spaces, self.algebra = spaces, spaces.algebra
         self._index: dict[tuple[Site, Buffer, tuple[Expr, ...]], list[Poly]] = {}
         for buffer in spaces.model.buffers() if spaces.wide else ():
-            if is_callers(buffer) and self._is_dense(buffer):
+            if is_callers(buffer) and self.is_dense(buffer):
                 self._look_at(buffer, spaces.model.accesses_to([buffer]))
 
     def index(self, access: Access) -> list[Poly]:
@@ -763,22 +751,18 @@ class DenseShapes:
 
     def offset(self, buffer: Buffer, index: Sequence[Poly]) -> Poly:
         """Return the offset of an element of the declared shape."""
-        total: Poly = {}
-        for p, stride in zip(index, buffer.strides, strict=True):
-            total = affine.plus(total, times(p, self.algebra.poly(stride, {})))
-        return total
+        return offset_of(index, [self.algebra.poly(stride, {}) for stride in buffer.strides])
 
     def whole(self, access: Access) -> Poly:
         """Return the offset of an access in the variables that isl knows."""
         return self.spaces.in_digits(self._offset(access))
 
-    def _is_dense(self, buffer: Buffer) -> bool:
-        step: Poly = constant(1)
-        for extent, stride in zip(reversed(buffer.shape), reversed(buffer.strides), strict=True):
-            if self.algebra.poly(stride, {}) != step:
-                return False
-            step = times(step, self.algebra.poly(extent, {}))
-        return True
+    def is_dense(self, buffer: Buffer) -> bool:
+        """Whether an offset into a buffer is a row-major number: there is no padding."""
+        shape, strides = [
+            [self.algebra.poly(e, {}) for e in part] for part in (buffer.shape, buffer.strides)
+        ]
+        return strides == row_major(shape)
 
     def _look_at(self, buffer: Buffer, accesses: Sequence[Access]) -> None:
         try:

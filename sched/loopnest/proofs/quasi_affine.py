@@ -7,8 +7,9 @@ comparison of ``a * D + digit`` is one of ``a``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import reduce
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -41,6 +42,32 @@ def times(a: Poly, b: Poly) -> Poly:
         for n, d in b.items():
             result = affine.plus(result, {tuple(sorted((*m, *n))): c * d})
     return result
+
+
+def product_of(factors: Iterable[Poly]) -> Poly:
+    """Return the product of polynomials, 1 of none."""
+    return reduce(times, factors, constant(1))
+
+
+def mixed_radix(digits: Sequence[str], extents: Iterable[Poly]) -> Poly:
+    """Return a number by its digits, the slowest first, and by how many values each has."""
+    whole: Poly = {}
+    for digit, extent in zip(digits, extents, strict=True):
+        whole = affine.plus(times(whole, extent), variable(digit))
+    return whole
+
+
+def row_major(extents: Sequence[Poly]) -> list[Poly]:
+    """Return the strides of dense memory."""
+    return [product_of(extents[axis + 1 :]) for axis in range(len(extents))]
+
+
+def offset_of(index: Iterable[Poly], strides: Iterable[Poly]) -> Poly:
+    """Return the offset of an element by its index along each axis, and the strides."""
+    total: Poly = {}
+    for p, stride in zip(index, strides, strict=True):
+        total = affine.plus(total, times(p, stride))
+    return total
 
 
 def as_constant(p: Poly) -> int | None:

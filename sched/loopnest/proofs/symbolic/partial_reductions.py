@@ -24,7 +24,7 @@ from loopnest.proofs import affine
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.program_model import Access, Site, data_values
-from loopnest.proofs.quasi_affine import Poly, constant, times
+from loopnest.proofs.quasi_affine import Poly, product_of
 from loopnest.proofs.symbolic.polyhedral_model import (
     NOWHERE,
     Instances,
@@ -170,11 +170,9 @@ class Tilings:
         algebra = self.setting.algebra
         for tiling in self._of_tensors.get(tensor, []):
             names = _names(tiling)
-            total = constant(1)
-            for member, name in names.items():
-                extent = self.spaces.extent[member]
-                total = times(total, extent)
-                result.append(affine.within(name, self.setting.linear(extent)))
+            sizes = {name: self.spaces.extent[member] for member, name in names.items()}
+            total = product_of(sizes.values())
+            result += [affine.within(v, self.setting.linear(e)) for v, e in sizes.items()]
             # Digits in mixed radix reach exactly the numbers below the product of their extents:
             # with fewer than the axis has, elements at its end have no tile, and none could be
             # found missing.

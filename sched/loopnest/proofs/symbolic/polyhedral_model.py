@@ -38,6 +38,7 @@ from loopnest.proofs.quasi_affine import (
     as_constant,
     constant,
     evenly,
+    offset_of,
     times,
     variable,
 )
@@ -652,7 +653,8 @@ class PolyhedralModel(IslRelations):
         index = self.polys(access.index, access.site, access.guards)
         if not access.flat:
             return index
-        self.require_dense(access.buffer)
+        if not self.spaces.dense.is_dense(access.buffer):
+            raise NotProved(f"a flat offset in {access.buffer.name}")
         if len(access.buffer.shape) == 1:
             return index
         parts = self.spaces.taken_apart(access)
@@ -704,10 +706,7 @@ class PolyhedralModel(IslRelations):
             return list(index)
         if strides is None:
             return self.parted.parts(buffer, index)
-        total: Poly = {}
-        for p, stride in zip(index, strides, strict=True):
-            total = affine.plus(total, times(p, constant(stride)))
-        return [total]
+        return [offset_of(index, map(constant, strides))]
 
     def _flat_strides(self) -> dict[Buffer, list[int]]:
         """Return the strides of the buffers whose elements are told apart by addresses.
@@ -737,14 +736,6 @@ class PolyhedralModel(IslRelations):
             return [*self.spaces.variables(made), *self._named_data(made)]
         members = [m for m in self.spaces.members_of(made) if not m.startswith("t_block")]
         return self.spaces.replaced(members)
-
-    def require_dense(self, buffer: Buffer) -> None:
-        """Show that a flat offset is a row-major number: there is no padding."""
-        step: Poly = constant(1)
-        for extent, stride in zip(reversed(buffer.shape), reversed(buffer.strides), strict=True):
-            if self.algebra.poly(stride, {}) != step:
-                raise NotProved(f"a flat offset in {buffer.name}")
-            step = times(step, self.algebra.poly(extent, {}))
 
     # Which launch dimensions differ
 
@@ -907,12 +898,8 @@ class PartedAxes:
 
     def parts(self, buffer: Buffer, index: Sequence[Poly]) -> list[Poly]:
         """Return what names an element: an index, or its digits, along each axis."""
-        result: list[Poly] = []
-        for p, divisors in zip(index, self.divisors(buffer), strict=True):
-            found = self._digits(p, divisors)
-            assert found is not None
-            result += found
-        return result
+        along = zip(index, self.divisors(buffer), strict=True)
+        return [digit for p, divisors in along for digit in self._digits(p, divisors)]
 
     def bounded(
         self, buffer: Buffer, index: Sequence[Poly], extents: Sequence[Poly]
@@ -967,10 +954,7 @@ class PartedAxes:
         Numbers in mixed radix are equal where their digits are.
         """
         divisors = self._along([one, other])
-        parts = [self._digits(p, divisors) for p in (one, other)]
-        assert parts[0] is not None
-        assert parts[1] is not None
-        return parts[0], parts[1]
+        return self._digits(one, divisors), self._digits(other, divisors)
 
     def _along(self, indices: list[Poly]) -> tuple[Monomial, ...]:
         found: set[Monomial] = set()
@@ -980,14 +964,24 @@ class PartedAxes:
                 if sizes and len(sizes) < len(monomial) and monomial not in self.algebra.derived:
                     found.add(sizes)
         divisors = tuple(sorted(found, key=lambda m: (-len(m), m)))
-        return divisors if all(self._digits(p, divisors) for p in indices) else ()
+        try:
+            for p in indices:
+                self._digits(p, divisors)
+        except NotAffine:
+            return ()
+        return divisors
 
-    def _digits(self, p: Poly, divisors: Sequence[Monomial]) -> list[Poly] | None:
+    def _digits(self, p: Poly, divisors: Sequence[Monomial]) -> list[Poly]:
+        """Return the digits of an index, the slowest first.
+
+        Raises:
+            NotAffine: the rest of a quotient is not known to be smaller than the divisor.
+        """
         result: list[Poly] = []
         for divisor in divisors:
             whole = self.algebra.exactly(p, {divisor: 1})
             if whole is None:
-                return None
+                raise NotAffine("a part of a merged axis")
             result.append(whole)
             p = plus(p, times(whole, {divisor: 1}), -1)
         return [*result, p]

@@ -10,8 +10,8 @@ from loopnest.proofs.quasi_affine import (
     Monomial,
     Poly,
     as_constant,
+    offset_of,
     quotient,
-    times,
     variable,
 )
 from loopnest.proofs.symbolic.polyhedral_model import Instances, NotProved, PolyhedralModel, about
@@ -74,10 +74,8 @@ class Alignment:
         else:
             strides = [self.algebra.poly(s, {}) for s in buffer.strides]
             moved = self._moved(first, buffer, index, strides, lane, wide.lanes)
-            address = {}
-            for place, (i, stride) in enumerate(zip(index, strides, strict=True)):
-                if place not in moved:
-                    address = affine.plus(address, times(i, stride))
+            still = [axis for axis in range(len(index)) if axis not in moved]
+            address = offset_of([index[axis] for axis in still], [strides[axis] for axis in still])
         rest = affine.plus(address, variable(lane), -1)
         if lane in self.algebra.variables(rest):
             raise NotProved(f"the lanes of {access} do not follow each other")

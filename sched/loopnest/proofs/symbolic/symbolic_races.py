@@ -17,7 +17,7 @@ from loopnest.proofs import affine
 from loopnest.proofs.affine import FALSE, Condition, Tuple, equal
 from loopnest.proofs.index_variables import Group
 from loopnest.proofs.program_model import Access, Model, Site, is_private, launch_dimensions
-from loopnest.proofs.quasi_affine import constant, times
+from loopnest.proofs.quasi_affine import product_of
 from loopnest.proofs.symbolic.polyhedral_model import (
     Instances,
     NotProved,
@@ -695,9 +695,7 @@ class SymbolicRaces:
         node = site.node
         assert isinstance(node, kir.Arrive)
         dims = [f"t_{d.value}" for d in setting.last[node.var]]
-        count = constant(1)
-        for name in dims:
-            count = times(count, setting.spaces.extent[name])
+        count = product_of([setting.spaces.extent[name] for name in dims])
         if setting.algebra.poly(node.count, {}) != count:
             raise NotProved(f"so many blocks arrive at {node.counter.name}")
         self.order.closed(site, dims)

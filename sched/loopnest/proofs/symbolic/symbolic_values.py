@@ -16,7 +16,17 @@ from loopnest.proofs.data_indices import Need
 from loopnest.proofs.isl_spaces import MOST_CASES
 from loopnest.proofs.obligations import Work
 from loopnest.proofs.program_model import Access, Site, is_callers, is_private, strided, terms
-from loopnest.proofs.quasi_affine import Poly, as_constant, constant, times, variable
+from loopnest.proofs.quasi_affine import (
+    Poly,
+    as_constant,
+    constant,
+    mixed_radix,
+    offset_of,
+    product_of,
+    row_major,
+    times,
+    variable,
+)
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.partial_reductions import PartialReductions
 from loopnest.proofs.symbolic.polyhedral_model import (
@@ -128,19 +138,15 @@ class StatementClaims:
             wanted = [poly(a.extent, {}) for a in tensor.logical]
             if wanted != [poly(s, {}) for s in param.shape]:
                 raise NotProved(f"the shape of {param.name}")
-            shape, step = wanted or [constant(1)], constant(1)
-            steps: list[Poly] = []
-            for extent in reversed(shape):
-                steps.insert(0, step)
-                step = times(step, extent)
+            shape = wanted or [constant(1)]
+            steps, size = row_major(shape), product_of(shape)
             buffer = param.buffer
             if tensor.strides is not None:
                 steps = [poly(stride, {}) for stride in tensor.strides]
-                step = constant(1)
-                for extent, stride in zip(shape, steps, strict=True):
-                    step = affine.plus(step, times(affine.plus(extent, constant(-1)), stride))
+                last = offset_of([affine.plus(extent, constant(-1)) for extent in shape], steps)
+                size = affine.plus(last, constant(1))
             found = [[poly(e, {}) for e in part] for part in (buffer.shape, buffer.strides)]
-            if found != [shape, steps] or poly(buffer.size, {}) != step:
+            if found != [shape, steps] or poly(buffer.size, {}) != size:
                 raise NotProved(f"the layout of {param.name}")
 
     # Bounds
@@ -253,9 +259,7 @@ class StatementClaims:
         for group in self.setting.spaces.groups:
             if group.digits[0] not in at.variables or group.exact is not None:
                 continue
-            top: Poly = constant(1)
-            for member in group.members:
-                top = times(top, self.setting.spaces.extent[member])
+            top = product_of([self.setting.spaces.extent[member] for member in group.members])
             limits = [
                 self.algebra.poly(term.args[1], self.setting.env)
                 for condition, wanted in work.site.guards
@@ -597,12 +601,9 @@ class Values:
 
     def _named(self, name: str, extents: Sequence[Poly]) -> Poly:
         """Return the index along an axis of an output by its digits, the slowest first."""
-        whole: Poly = {}
-        for k, extent in enumerate(extents):
-            digit = f"{name}_{k}"
-            self.setting.algebra.extents[digit] = extent
-            whole = affine.plus(times(whole, extent), variable(digit))
-        return whole
+        digits = [f"{name}_{k}" for k, _ in enumerate(extents)]
+        self.setting.algebra.extents.update(zip(digits, extents, strict=True))
+        return mixed_radix(digits, extents)
 
     def _once(self, name: str, writes: Writes) -> None:
         """Show that each element of an output is written once; name it where it is not."""
