@@ -3,6 +3,7 @@
 import pytest
 
 import loopnest as ln
+from loopnest.costs.cost_limits import moved_costs
 
 TYPES = ln.ParallelType
 
@@ -38,6 +39,28 @@ def test_the_access_that_is_not_wide(kernel):
         ln.assert_cost(kernel, {}, wide_accesses=">=0.9")
 
 
+def test_elements_that_are_computed_again():
+    """By every thread, or by each that reads them."""
+    kernels = []
+    for placed in (0, 1):
+        with ln.Fusion("blurred") as f:
+            root = ln.sqrt(f.input("x", (64,), ln.float32))
+            y = f.output(ln.sum(ln.unfold(root, 0, 3), 1), "y")
+        if placed:
+            f.inline_most()
+        y.parallelize({0: TYPES.block_x})
+        kernels.append(ln.lower(f))
+    ln.assert_cost(kernels[1], {}, again="<=3", in_flight=24, products=0)
+    with pytest.raises(ln.CostError) as told:
+        ln.assert_cost(kernels[1], {}, again=1, in_flight=">=64")
+    assert str(told.value) == (
+        "blurred at its own sizes: again is 2.906, not == 1 (each element of T1); in_flight is 24, "
+        "not >= 64"
+    )
+    before, after = [ln.profile(kernel) for kernel in kernels]
+    assert "again was 62 and is 2.906 (each element of T1)" in moved_costs(before, after)
+
+
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
@@ -46,6 +69,11 @@ def test_the_access_that_is_not_wide(kernel):
             {"barriers": "few"},
             "assert_cost(...): barriers='few' is no limit; pass a number, or as ",
         ),
+        (
+            {"gmem_ratio": "<= 1.0.0"},
+            "assert_cost(...): gmem_ratio='<= 1.0.0' is no limit; pass a number, or as ",
+        ),
+        ({"flops": float("nan")}, "assert_cost(...): flops=nan is no limit; pass a number, or as "),
         ({"barriers": True}, "assert_cost(...): barriers=True is no limit; pass a number, or as "),
         ({"arch": "sm_1"}, "assert_cost(...): no device has the architecture 'sm_1'; use sm_80, "),
     ],

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 COSTS = (
     "gmem_ratio", "bytes_moved", "wide_accesses", "bank_conflicts", "barriers", "flops", "special",
-    "shared_bytes", "registers", "spills", "resident_blocks",
+    "shared_bytes", "registers", "spills", "resident_blocks", "products", "again", "in_flight",
 )  # fmt: skip
 """The properties of a profile that can be pinned."""
 
 _OPERATORS = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,
 }  # fmt: skip
-_LIMIT = re.compile(r"\s*(<=|>=|==|<|>)\s*([0-9.]+)\s*([KM]?)\s*")
+_LIMIT = re.compile(r"\s*(<=|>=|==|<|>)\s*([0-9]+\.?[0-9]*|\.[0-9]+)\s*([KM]?)\s*")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 
 
@@ -72,7 +72,7 @@ def assert_cost(
     found = profile(kernel, device=names[0], **sizes)
     wrong, unknown = [], []
     for name, (sign, limit) in parsed.items():
-        value = getattr(found, name)
+        value = _cost(found, name)
         if value is None:
             unknown.append(name)
         elif not _OPERATORS[sign](value, limit):
@@ -90,10 +90,18 @@ def moved_costs(before: Profile, after: Profile) -> list[str]:
     """Return which costs are others than before, in words, with what decides them now."""
     found = []
     for name in COSTS:
-        was, now = getattr(before, name), getattr(after, name)
+        was, now = _cost(before, name), _cost(after, name)
         if was != now and was is not None and now is not None:
             found.append(f"{name} was {_shown(was)} and is {_shown(now)}{_reason(name, after)}")
     return found
+
+
+def _cost(found: Profile, name: str) -> float | None:
+    """Return a cost: of elements that are computed again, how often those of one tensor are."""
+    value: float | None = (
+        max(found.again.values(), default=1) if name == "again" else getattr(found, name)
+    )
+    return value
 
 
 def _shown(value: object) -> str:
@@ -102,7 +110,7 @@ def _shown(value: object) -> str:
 
 def _limit(subject: str, name: str, limit: object) -> tuple[str, float]:
     """Return the comparison and the number of a limit."""
-    if isinstance(limit, (int, float)) and not isinstance(limit, bool):
+    if isinstance(limit, (int, float)) and not isinstance(limit, bool) and limit == limit:
         return "==", float(limit)
     match = _LIMIT.fullmatch(limit) if isinstance(limit, str) else None
     if match is None:
@@ -119,6 +127,8 @@ def _reason(name: str, found: Profile) -> str:
         worst = max(found.tensors, key=lambda t: t.moved - t.least, default=None)
         if worst is not None and worst.moved > worst.least:
             return f" ({worst.name} moves {worst.moved} bytes in sectors, where {worst.least} do)"
+    if name == "again" and found.again:
+        return f" (each element of {max(found.again, key=found.again.__getitem__)})"
     accesses = {
         "bank_conflicts": [a for a in found.accesses if a.conflicts],
         "wide_accesses": [a for a in found.accesses if a.memory is Memory.GLOBAL and a.width < 16],
