@@ -12,6 +12,7 @@ import pytest
 import loopnest as ln
 from loopnest.proofs.verifier import verify_program
 from loopnest.schedulers import auto_schedule
+from mutation.mutants import mutants
 
 PT = ln.ParallelType
 
@@ -245,3 +246,30 @@ def test_other_neighbours_are_refuted() -> None:
     assert math is not None
     assert verify_program(kernels[0].program, math()).scope == "all sizes"
     assert verify_program(kernels[1].program, math()).status == "refuted"
+
+
+def over_all_rows(fold: Callable[[ln.TensorView], ln.TensorView], rows: PT) -> ln.Kernel:
+    """A fold of which each block has a row, and the last one combines N blocks' by M threads."""
+    with ln.Fusion("rows") as f:
+        y = f.output(fold(f.input("x", ("N", "M"), ln.float32)), "y")
+    y.parallelize({0: rows, 1: PT.grid_x if rows is PT.block_x else PT.block_x})
+    return ln.lower(f)
+
+
+@pytest.mark.parametrize("rows", [PT.grid_x, PT.grid_y, PT.block_x])
+@pytest.mark.parametrize("fold", [ln.sum, ln.max, ln.argmax])
+def test_blocks_and_threads_of_any_number_fold_together(fold, rows: PT) -> None:
+    """Thread t takes in the parts of blocks t, t + M, t + 2 * M: isl has no product of sizes."""
+    kernel = over_all_rows(fold, rows)
+    assert "* M + block_x" in str(kernel) or "* N + block_x" in str(kernel)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+
+
+def test_other_blocks_and_threads_are_not_proved() -> None:
+    """Longer loops are none: threads are those of the launch, and a test stands around parts."""
+    lowered = over_all_rows(ln.sum, PT.grid_x)._lowered
+    assert lowered.math is not None
+    math = lowered.math()
+    made = mutants(lowered.program, frozenset({"index", "bound", "claim", "init", "store"}))
+    proved = [m.text for m in made if verify_program(m.program, math).ok]
+    assert proved == ["loop i1 +1", "loop i3 +1"]

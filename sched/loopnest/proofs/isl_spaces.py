@@ -444,9 +444,13 @@ class IndexProducts:
         Raises:
             NotAffine: the index is known inside of no loop of the sum.
         """
-        for v in members:
+        loops = [v for v in members if v not in self.spaces.launch]
+        for v in loops:
             known = all(found.intersection(product) for found in around if v in found)
-            if v not in self.spaces.launch and v not in product and known:
+            if v not in product and known:
+                return v
+        for v in loops:  # of an index of a launch all that a loop has is known in the loop itself
+            if all(found.issuperset(members) for found in around if v in found):
                 return v
         raise affine.NotAffine("a part of a merged index")
 

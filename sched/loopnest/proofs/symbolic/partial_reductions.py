@@ -36,6 +36,7 @@ from loopnest.proofs.symbolic.polyhedral_model import (
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes, earlier
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
 from loopnest.proofs.template_matching import Combined, Operand, reducer_of
+from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Expr, substitute
 from loopnest.scalar.templates import at
 from loopnest.tensor.math_snapshot import MathTensor
@@ -51,6 +52,10 @@ from loopnest.tensor.math_snapshot import MathTensor
 # That both are equal means for a true element, with its true tile, that it is found just once, by
 # way of points whose m is true: each point on the way either has no hidden variable, or is the
 # update at that tile, or lies in one iteration with it. `Tilings` refuses all else.
+#
+# Partial results of blocks lie in a buffer along an axis of the root domain, and the threads of the
+# last block may take them in at such a sum, ``i0 * M + i1``. Then an element has every tile from
+# which some m leads to it where it is folded first, and the merge takes in those of its own tile.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +83,18 @@ class Tilings:
     def __init__(self, setting: PolyhedralModel) -> None:
         self.setting, self.spaces = setting, setting.spaces
         self._of_tensors: dict[MathTensor, list[Tiling]] = {}
+        self.merged: dict[Work, Tiling] = {}
+        """The tilings of merges, by the indices of what they take in."""
         if not self.spaces.hidden:
             return
         for site in setting.model.sites:
             self._check_site(site)
         for work in setting.works:
             self._check_work(work)
+        for work, tiling in self.merged.items():
+            if self._of_tensors.get(work.tensor) or _is_ordered(work.tensor):
+                raise affine.NotAffine("a product where a value is stored")
+            self._of_tensors[work.tensor] = [tiling]
 
     def _check_site(self, site: Site) -> None:
         meets = kir.is_sync(site.node) or isinstance(site.node, kir.Collective)
@@ -103,6 +114,8 @@ class Tilings:
             known = self._of_tensors.setdefault(work.tensor, found)
             if [self._signature(t) for t in known] != [self._signature(t) for t in found]:
                 raise NotProved(f"two tilings of {work.tensor.name}")
+        elif hidden and work.kind == "merge":
+            self.merged[work] = self._taken_in(work, hidden)
         elif hidden:
             made = self.setting.model.lifetime(work.write)
             hidden &= set(self.setting.hidden_points.storing(work).variables)
@@ -110,6 +123,24 @@ class Tilings:
                 return
             if made is None or not hidden <= self.spaces.hidden_at(made):
                 raise affine.NotAffine("a product where a value is stored")
+
+    def _taken_in(self, work: Work, hidden: set[str]) -> Tiling:
+        """Return the tiling of a merge: of the axis along which parts lie that it takes in.
+
+        Raises:
+            NotAffine: another index has a hidden variable.
+        """
+        operand = None if work.part is None else work.part.operand
+        if isinstance(operand, Access) and not operand.flat:
+            poly = self.setting.algebra.poly
+            wholes = self.setting.polys(operand.index)
+            for whole, extent in zip(wholes, operand.buffer.shape, strict=True):
+                for axis, along in enumerate(work.tensor.root):
+                    reduced = along.kind is IterKind.REDUCTION
+                    same = reduced and poly(along.extent, {}) == poly(extent, {})
+                    if same and self._products(whole) == list(hidden):
+                        return Tiling(axis, whole, self.spaces.radix(whole))
+        raise affine.NotAffine("a product where a value is stored")
 
     def _tilings(self, work: Work) -> list[Tiling]:
         return [
@@ -177,7 +208,7 @@ class Tilings:
             # with fewer than the axis has, elements at its end have no tile, and none could be
             # found missing.
             more = algebra.compare("lt", total, extents[tiling.axis])
-            found = self.setting.among(NOWHERE, [more])
+            found = self.setting.among(NOWHERE, [more, *self.setting.launched()])
             self.setting.require_empty(found, f"the tiles of {tensor.name}")
             result.append(self._leads(tiling, names))
         return result
@@ -340,6 +371,8 @@ class PartialReductions:
                 raise NotProved("a merge of nothing")
             with self._once(work):
                 adds = self.part(work, need, again.name)
+            if work in self.tilings.merged:
+                adds = self._of_tile(work, again, adds)
         else:
             places: list[affine.Value] = [
                 *map(setting.linear, setting.polys(work.store.coordinate)),
@@ -353,11 +386,44 @@ class PartialReductions:
             for condition in setting.live.conditions(work.tensor):
                 here = at(substitute(condition, data), work.store.coordinate)
                 within += setting.guards(((here, True),))
-            adds = setting.over(again, affine.Tuple("C", tuple(places)), within)
+            adds = self._tiled(again, work, places, within)
         # Within one value, from one start on, each element is added by one point alone.
         if not chained.reverse().range_product(self.isl.UnionMap.from_map(adds)).is_injective():
             raise NotProved("an element is accumulated twice")
         self._contents[work] = adds
+        return adds
+
+    def _tiled(
+        self,
+        again: Instances,
+        work: Work,
+        places: Sequence[affine.Value],
+        within: Sequence[affine.Condition],
+    ) -> Any:
+        """Return {update -> its element}, of which a later merge names the tile."""
+        setting, tensor = self.setting, work.tensor
+        names = self.tilings.names(tensor)
+        if len(names) > len(places):
+            extents = [setting.algebra.poly(axis.extent, {}) for axis in tensor.root]
+            own = [name for name in names if not name.startswith("w")]
+            within = [*within, *map(affine.equal, own, places)]
+            within += self.tilings.conditions(tensor, extents)
+            places = names
+        return setting.over(again, affine.Tuple("C", tuple(places)), within)
+
+    def _of_tile(self, work: Work, again: Instances, adds: Any) -> Any:
+        """Return what a merge takes in of the elements that have its own tile.
+
+        Raises:
+            NotProved: the index of a partial result is not where its elements are along the axis.
+        """
+        setting, tiling = self.setting, self.tilings.merged[work]
+        element = affine.Tuple("C", tuple(self.tilings.names(work.tensor)))
+        own = [affine.equal(name, member) for member, name in _names(tiling).items()]
+        adds = adds.intersect(setting.over(again, element, own))
+        place = affine.equal(f"c{tiling.axis}", setting.linear(tiling.whole))
+        if not adds.is_subset(setting.over(again, element, [place])):
+            raise NotProved(f"the place of a part of {work.tensor.name}")
         return adds
 
     @contextmanager

@@ -49,6 +49,7 @@ from loopnest.scalar.enums import (
     GRID_DIMENSIONS,
     MOST_ALONG,
     MOST_THREADS,
+    Memory,
     ParallelType,
 )
 from loopnest.scalar.expr import Const, Expr, Load, Local, Op, Symbol, loads, walk
@@ -447,14 +448,21 @@ class PolyhedralModel(IslRelations):
         return Instances(mark, [*variables, *chosen], conditions, self.time(moment), ties)
 
     def require_divisors(self) -> None:
-        """Show that no size that is divided by is 0 where there is a launch.
+        """Show that no size that is divided by is 0: by threads where there are any, or the host.
 
         Raises:
             NotProved: one may be.
         """
+        sizes = [extent for _, extent in self.model.program.launch]
+        for buffer in self.model.buffers():
+            sizes += () if buffer.memory is Memory.LOCAL else (*buffer.shape, buffer.size)
+        parts = [part for size in sizes for part in walk(size) if isinstance(part, Op)]
+        quotients = [part for part in parts if part.op in ("floordiv", "ceildiv", "mod")]
+        by_host = [self.algebra.poly(part.args[1], {}) for part in quotients]
         for by in self.algebra.divisors:
-            zero = self.algebra.compare("le", by, {})
-            self.require_empty(self.among(NOWHERE, [zero]), "that no divisor is 0")
+            zero = [self.algebra.compare("le", by, {})]
+            zero += [] if by in by_host else self.launched()
+            self.require_empty(self.among(NOWHERE, zero), "that no divisor is 0")
 
     # Data
 
