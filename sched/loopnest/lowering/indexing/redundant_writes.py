@@ -23,9 +23,6 @@ from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView, started_by
 
-_AT_ONCE = (ParallelType.cpu_parallel, ParallelType.vectorize)
-"""Beside threads, the loops whose iterations have no order."""
-
 
 def first_points(
     nest: Nest,
@@ -169,7 +166,7 @@ def _of_threads(
     for position, axis in enumerate(compute.unit.domain.leaf):
         group = nest.plan.forest.find(axis)
         parallel = nest.plan.specs[group].parallel
-        apart = places is None and parallel in _AT_ONCE
+        apart = places is None and parallel.is_unordered
         at_once = _matters(parallel, memory, False) if parallel.is_thread else apart
         if not at_once or axis.is_reduction or (places is not None and position in places):
             continue
