@@ -10,7 +10,9 @@ from collections.abc import Callable
 import pytest
 
 import loopnest as ln
+from loopnest.proofs.quasi_affine import Algebra
 from loopnest.proofs.verifier import verify_program
+from loopnest.scalar.expr import Symbol
 from loopnest.schedulers import auto_schedule
 from mutation.mutants import mutants
 
@@ -273,3 +275,10 @@ def test_other_blocks_and_threads_are_not_proved() -> None:
     made = mutants(lowered.program, frozenset({"index", "bound", "claim", "init", "store"}))
     proved = [m.text for m in made if verify_program(m.program, math).ok]
     assert proved == ["loop i1 +1", "loop i3 +1"]
+
+
+def test_nothing_divided_by_any_size_is_nothing() -> None:
+    """It has no index by whose digits it could be written."""
+    algebra = Algebra({}, {}, {})
+    size = algebra.poly(Symbol("N") - Symbol("M"), {})
+    assert algebra.divided({}, size) == {}

@@ -256,6 +256,8 @@ class Algebra:
             if number <= 0:
                 raise affine.NotAffine("division by a number <= 0")
             return self._of_sizes("floor", whole, by) or self._exactly_by(whole, number)
+        if not whole:
+            return {}
         found = self._named_quotient(whole, by)
         if found is None:
             found = self.exactly(whole, by)
