@@ -16,7 +16,7 @@ import loopnest as ln
 
 
 def softmax_numpy(x):
-    e = np.exp(x - x.max(axis=1, keepdims=True, initial=-np.inf))
+    e = np.exp(x - (1.0 * x).max(axis=1, keepdims=True, initial=-np.inf))
     return e / e.sum(axis=1, keepdims=True)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import loopnest as ln
 from end_to_end.test_goldens import CASES, of_type, typed
+from kernels.attention import attention
 from kernels.bias_gelu import bias_gelu
 from kernels.dropout import dropout
 from kernels.gemm import gemm
@@ -201,3 +202,11 @@ def test_a_kernel_of_a_symbolic_local_row_has_no_cuda_text():
         "ln.propagate from one and then inline_most), compute it again (recompute=True), split "
         "its axis by a constant, or set its memory to SHARED or GLOBAL"
     )
+
+
+def test_a_tensor_that_is_left_out_has_no_buffer():
+    """Where no statement stores it: `loopnest run` looked for its buffer, and broke off."""
+    kernel = attention.lower("cpu")
+    held = {tensor.buffer for tensor in kernel.tensors}
+    assert None in held
+    assert held - {None} <= {buffer.name for buffer in kernel.buffers}

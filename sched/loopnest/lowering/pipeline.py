@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -434,8 +434,8 @@ def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:
     state.program = assembled([part.program for part in state.launches])
     for watcher in watchers:
         watcher.end(state)
-    infos = _infos(state.fusion, state.storage)
     buffers = _buffers(state.program)
+    infos = _infos(state.fusion, state.storage, {buffer.name for buffer in buffers})
     asked = lowering_of(state.plan, state.storage, state.program, state.fusion.facts)
     math = capture(state.fusion)
     return Lowered(
@@ -518,7 +518,11 @@ def _array(tensor: TensorView, buffer: Buffer, kind: str) -> Param:
     return Param(buffer.name, kind, buffer.dtype, buffer, tensor.sizes, tensor.strides)
 
 
-def _infos(fusion: Fusion, storage: dict[TensorView, TensorStorage]) -> tuple[TensorInfo, ...]:
+def _infos(
+    fusion: Fusion, storage: dict[TensorView, TensorStorage], made: Container[str]
+) -> tuple[TensorInfo, ...]:
+    """Return all tensors; one that the passes left out has no buffer."""
+    names = {tensor: found.buffer.name for tensor, found in storage.items()}
     return tuple(
         [
             TensorInfo(
@@ -526,7 +530,7 @@ def _infos(fusion: Fusion, storage: dict[TensorView, TensorStorage]) -> tuple[Te
                 tensor.dtype,
                 tensor.shape,
                 tensor.memory,
-                storage[tensor].buffer.name if tensor in storage else None,
+                names[tensor] if names.get(tensor) in made else None,
                 tensor.compute_at_pos,
                 str(tensor.domain),
             )
