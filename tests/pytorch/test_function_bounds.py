@@ -91,6 +91,37 @@ def test_values_between_may_stay_unrounded():
         assert_close(fused * 1.02, fn, x, y)
 
 
+def with_bias_first(x, w, b):
+    found = b.expand(len(x), -1)
+    for k in range(len(w)):
+        found = found + x[:, k : k + 1] * w[k]
+    return found
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w, b: x @ w + b,
+        lambda x, w, b: F.linear(x, w.T, b),
+        lambda x, w, b: x @ w - -b,
+        lambda x, w, b: F.conv2d(x[:, :, None, None], w.T[:, :, None, None], b)[:, :, 0, 0],
+    ],
+)
+def test_a_sum_may_begin_with_what_is_added_to_it(fn):
+    """A bias that is far larger than the products is rounded with each of them, then."""
+    x, w, b = 0.01 * torch.randn(200, 6), 0.01 * torch.randn(6, 50), torch.randn(50)
+    got = with_bias_first(x, w, b)
+    assert_close(got, fn, x, w, b)
+    assert_close(fn(x, w, b), fn, x, w, b)
+    assert error_bound(fn, x, w, b).max() < 9 * 2.0**-24 * b.abs().max()
+    with pytest.raises(AssertionError):
+        assert_close(got + 2e-6, fn, x, w, b)
+    b[0], b[1] = torch.nan, torch.inf
+    assert_close(fn(x, w, b), fn, x, w, b)
+    with pytest.raises(AssertionError, match=r"; 400 of 10000 elements differ"):
+        assert_close(fn(x, w, b).nan_to_num(0, 0), fn, x, w, b)
+
+
 def test_one_wrong_element_is_named():
     (x,) = normal((3, 5))
     got = x.exp()

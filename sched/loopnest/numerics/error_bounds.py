@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -434,6 +435,12 @@ def factors(
     return None
 
 
+def _inside_casts(template: Expr) -> Expr:
+    while isinstance(template, Op) and template.op == "cast":
+        (template,) = template.args
+    return template
+
+
 class _Enclosures(Oracle[Interval]):
     """The oracle on enclosures."""
 
@@ -481,7 +488,52 @@ class _Enclosures(Oracle[Interval]):
         env = super().operands(definition, *args)
         for arg, relative in self.cuts.get(definition, {}).items():
             env[arg] = cut_off(env[arg], relative, arg.dtype)
+        template = definition.values[0]
+        if (
+            self.arithmetic.reference
+            and isinstance(template, Op)
+            and template.op in ("add", "sub")
+            and template.dtype.is_float
+            and definition.reducer is None
+        ):
+            for ours, theirs in (template.args, template.args[::-1]):
+                self._begin_sum(ours, theirs, definition, env)
         return env
+
+    def _begin_sum(
+        self, ours: Expr, theirs: Expr, definition: Definition, env: dict[Expr, Interval]
+    ) -> None:
+        """Let what is added to a sum be one of its terms, which other kernels begin with (a bias).
+
+        Then each of the sum's n additions may err by the magnitude of that, too. What it errs more
+        by that of its own terms is what one of its n - 1 additions did.
+        """
+        ours, theirs = [_inside_casts(x) for x in (ours, theirs)]
+        count = self._terms(ours, definition)
+        if count < 2 or theirs not in env:
+            return
+        x, y = env[ours], env[theirs]
+        with np.errstate(all="ignore"):
+            most = np.maximum(np.abs(y.low), np.abs(y.high))
+            error = count * unit(ours.dtype) * most + (x.high - x.low) / 2 / (count - 1)
+        error = np.where(np.isfinite(error), error, 0.0)  # what is infinite is so in any order
+        value = np.broadcast_to(x.value, error.shape)
+        env[ours] = replace(x, value=value, low=x.low - error, high=x.high + error, unsigned=True)
+
+    def _terms(self, template: Expr, definition: Definition) -> int:
+        """Return how many elements a template sums up, which may be copies of a sum; else 1."""
+        while isinstance(template, Arg):
+            producer = definition.reads[template.number].producer
+            made = producer.definition
+            if made is None:
+                return 1
+            if made.reducer is not None:
+                folded = [axis.size for axis in producer.domain.root if axis.is_reduction]
+                sums = made.reducer.name == "sum"
+                return prod([size_value(size, self.sizes) for size in folded]) if sums else 1
+            template = _inside_casts(made.values[made.outputs.index(producer)])
+            definition = made
+        return 1
 
     def given(self, values: Values, dtype: DType) -> Interval:
         found = exact(held(values, dtype))
