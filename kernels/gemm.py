@@ -280,8 +280,30 @@ def in_flight(tile, warps, stages):
     tile.move_by("cp.async").circular_buffer(stages)
 
 
+def shared_by_blocks(c, total, depth, slices):
+    """Let blocks compute parts of a sum into workspace, and another launch add them into `c`.
+
+    Returns:
+        The parts, [slices, ..., M, N, K / slices / depth, depth].
+    """
+    total.split(-1, depth).split(-2, slices)
+    part = total.rfactor([-3, -1])
+    part.memory = ln.GLOBAL
+    part.reorder({-2: 0})
+    c.new_launch()
+    at = c.ndim - 1 - (total is c)
+    c.split(at, 128)
+    c.parallelize({at - 1: ln.ParallelType.grid_x, at: ln.ParallelType.grid_y})
+    for axis in range(at - 1):
+        c.axis(axis).parallelize(ln.ParallelType.grid_z)
+    c.axis(at + 1).parallelize(ln.ParallelType.block_x)
+    if total is not c:
+        total.compute_at(c, c.ndim)
+    return part
+
+
 @gemm.schedule("gpu_mma")
-def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
+def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False, slices=1):
     """Tensor cores: `warps` warps of a block, each with `tiles` tiles of an instruction.
 
     A block owns a tile of c, 128 x 128, and goes through a and b in slices of 64 bytes along k,
@@ -296,6 +318,9 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
     What lies outside of a and b is 0 in shared memory: no tile is tested. With `whole`, tiles are
     taken to divide all sizes (each launch checks it).
 
+    With `slices`, blocks share the terms of a tile of c: each sums a part of them into
+    workspace, and a second launch adds these, always in this order, and stores c.
+
     It schedules other math too: a and b may be permuted, have an axis of batches in front, and c
     may be computed of the sums.
     """
@@ -307,9 +332,11 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
     shape = tuple(row.extents[axis] for axis in ("m", "n", "k"))
     rows, columns = shape[0] * tiles[0] * warps[0], shape[1] * tiles[1] * warps[1]
     depth = shape[2] * tiles[2]
-    total = c.cache_before() if total is c else total
-    slices = [f[name].cache_after() for name in ("a", "b")]
-    left, right = [tile.cache_after() for tile in slices]
+    if slices > 1:
+        c = shared_by_blocks(c, total, depth, slices)
+    total = c.cache_before() if slices > 1 or total is c else total
+    copies = [f[name].cache_after() for name in ("a", "b")]
+    left, right = [tile.cache_after() for tile in copies]
     if whole:
         f.assume(f"M % {rows} == 0")
         f.assume(f"N % {columns} == 0")
@@ -318,19 +345,24 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
     c.split(-3, rows)
     c.reorder({-2: -3})  # [..., M / 128, N / 128, 128, 128]
     c.parallelize({-4: ln.ParallelType.grid_y, -3: ln.ParallelType.grid_x})
-    for axis in range(c.ndim - 4):
-        c.axis(axis).parallelize(ln.ParallelType.grid_z)
+    for _ in range(c.ndim - 5):
+        c.merge(0)
+    if c.ndim > 4:
+        c.axis(0).parallelize(ln.ParallelType.grid_z)
     at = c.ndim - 2
     total.compute_at(c, at)
-    total.split(-1, depth)
+    if slices == 1:
+        total.split(-1, depth)
     total.reorder({-2: at})  # [tiles, K / 32, 128, 128, 32]
     tiles_of_warps(c, at, shape, tiles)
     tiles_of_warps(total, at + 1, shape, tiles)
     total.split(-1, shape[2])
     total.reorder({-2: at + 3})  # [tiles, K / 32, warps, warps, 2, 4, 4, 16, 8, 16]
-    for tile, held in zip(slices, (left, right), strict=True):
+    for tile, held in zip(copies, (left, right), strict=True):
         tile.memory, held.memory = ln.SHARED, ln.WARP
         tile.compute_at(total, at + 1)
+        if slices > 1:
+            tile.reorder({-1: -2})
         held.compute_at(total, at + 4)
     total.instruct(name, axes=(-3, -2, -1))
     c.distribute(row.operands["d"].fragment, axes=(-2, -1))
@@ -340,7 +372,7 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
     right.split(-3, 2)
     right.reorder({-3: -1})  # [..., 2, lanes, registers, 2]: two tiles a move
     lanes = 16 // left.dtype.size
-    for name, tile, held in zip(("a", "b"), slices, (left, right), strict=True):
+    for name, tile, held in zip(("a", "b"), copies, (left, right), strict=True):
         along_k = f[name].axis("K") == f[name].axis(-1)
         if not along_k:
             tile.reorder({-1: -2})
@@ -356,7 +388,7 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False):
         elif held.dtype.size == 2:
             held.move_by("ldmatrix.x4.trans")
     product.compute_at(total, -1)
-    kept = (*f.inputs, *slices, left, right, total, c)
+    kept = (*f.inputs, *copies, left, right, total, c, f["c"])
     ln.inline_most([t for t in f.tensors if t not in kept], replay=True)
 
 

@@ -93,7 +93,7 @@ FORMS = [
 ]
 
 
-def formed(turned="", batch=False, gelu=False, dtype=ln.float16):
+def formed(turned="", batch=False, gelu=False, dtype=ln.float16, **params):
     """Return a product of other math, scheduled as gemm is."""
     lead, order = (("B",), (0, 2, 1)) if batch else ((), (1, 0))
     with ln.Fusion("product") as f:
@@ -103,7 +103,7 @@ def formed(turned="", batch=False, gelu=False, dtype=ln.float16):
         right = ln.permute(b, order) if "b" in turned else b
         c = ln.matmul(left, right, dtype=ln.float32)
         f.output(ln.gelu(c + f.input("bias", ("N",), ln.float32)) if gelu else c, "c")
-    gemm.schedules["gpu_mma"](f)
+    gemm.schedules["gpu_mma"](f, **params)
     return f
 
 
@@ -121,6 +121,37 @@ def test_other_math(form, monkeypatch):
         {"M": 40, "N": 40, "K": 40},
         {"M": 1, "N": 1, "K": 1},
     ):
+        shapes = [[{"B": 2, **sizes}[str(s)] for s in x.shape] for x in f.inputs]
+        arrays = [
+            rng.standard_normal(s).astype(x.dtype.numpy)
+            for s, x in zip(shapes, f.inputs, strict=True)
+        ]
+        wanted, bound = ln.evaluate(f, *arrays), ln.error_bound(f, *arrays)
+        for run in runs:
+            assert np.all(np.abs(run(*arrays).astype(np.float64) - wanted) <= bound), run.target
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"slices": 4},
+        {"slices": 3, "turned": "b", "batch": True, "gelu": True},
+        {"slices": 2, "turned": "a", "dtype": ln.float32},
+    ],
+    ids=str,
+)
+def test_blocks_that_share_terms(form, monkeypatch):
+    """They leave parts of the sums in workspace, which another launch adds in order."""
+    f = formed(**form)
+    kernel = ln.lower(f)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    first, second = [dict(launch.launch) for launch in kernel.program.launches]
+    assert str(first[ln.ParallelType.grid_z]).startswith(str(form["slices"]))
+    assert second[ln.ParallelType.block_x] != first[ln.ParallelType.block_x]
+    monkeypatch.setenv("LOOPNEST_VERIFY", "0")
+    runs = [ln.compile(kernel, target=target) for target in ("interpret", "c")]
+    rng = np.random.default_rng(3)
+    for sizes in ({"M": 33, "N": 17, "K": 70}, {"M": 130, "N": 136, "K": 300}):
         shapes = [[{"B": 2, **sizes}[str(s)] for s in x.shape] for x in f.inputs]
         arrays = [
             rng.standard_normal(s).astype(x.dtype.numpy)
