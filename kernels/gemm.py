@@ -268,6 +268,17 @@ def tiles_of_warps(tensor, rows, shape, tiles):
     tensor.parallelize({rows: ln.ParallelType.block_z, rows + 1: ln.ParallelType.block_y})
 
 
+def in_banks(tile, along_k):
+    """Lay a slice out so that what is read of it at once lies in banks of its own."""
+    lanes = 16 // tile.dtype.size
+    layout = tile.allocation_domain
+    # Elements of 4 bytes that go one by one: four rows of eight neighbours are read at once.
+    layout.split(-1, 2 * lanes if lanes == 4 and not along_k else lanes)
+    if along_k:
+        layout.split(-3, 2).merge(-3)  # […, 64, 8, 8]: two rows of 64 bytes are one of 128
+    layout.swizzle(ln.Swizzle.XOR, -3, -2)
+
+
 def in_flight(tile, warps, stages):
     """Let the warps of a block copy the two last axes of a tile, 16 bytes a lane."""
     tile.split(-1, 16 // tile.dtype.size)
@@ -371,17 +382,11 @@ def gpu_mma(f, warps=(2, 4), tiles=(4, 4, 2), stages=3, whole=False, slices=1):
 
     right.split(-3, 2)
     right.reorder({-3: -1})  # [..., 2, lanes, registers, 2]: two tiles a move
-    lanes = 16 // left.dtype.size
     for name, tile, held in zip(("a", "b"), copies, (left, right), strict=True):
         along_k = f[name].axis("K") == f[name].axis(-1)
         if not along_k:
             tile.reorder({-1: -2})
-        layout = tile.allocation_domain
-        # Elements of 4 bytes that go one by one: four rows of eight neighbours are read at once.
-        layout.split(-1, 2 * lanes if lanes == 4 and not along_k else lanes)
-        if along_k:
-            layout.split(-3, 2).merge(-3)  # […, 64, 8, 8]: two rows of 64 bytes are one of 128
-        layout.swizzle(ln.Swizzle.XOR, -3, -2)
+        in_banks(tile, along_k)
         in_flight(tile, warps, stages)
         if along_k:
             held.move_by("ldmatrix.x4")
