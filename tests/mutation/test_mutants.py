@@ -125,7 +125,7 @@ def test_tiles_and_what_they_read_in_flight(kind: str, text: str, rule: str) -> 
     found = subject("product@flying")
     of_text = [
         (number, mutant)
-        for number, mutant in enumerate(mutants_of(found))
+        for number, mutant in enumerate(all_mutants(found.name))
         if mutant.kind == kind and mutant.text.startswith(text)
     ]
     assert of_text
@@ -149,7 +149,7 @@ def test_moves_of_matrices_that_are_none() -> None:
     found = subject("product@moved")
     of_tiles = [
         mutant
-        for mutant in mutants_of(found)
+        for mutant in all_mutants(found.name)
         if mutant.node is not None
         and isinstance(mutant.node, (kir.Tile, kir.Store))
         and (mutant.kind == "tile" or mutant.text.startswith("claim of tile"))
@@ -257,10 +257,16 @@ def subject(name: str) -> Subject:
     return found
 
 
+@cache
+def all_mutants(name: str) -> list[Mutant]:
+    """Return the mutants of a subject, in the order of their numbers; they are made once."""
+    return mutants_of(subject(name))
+
+
 def verdict(name: str, accepts: Callable[[Mutant], bool]) -> Verdict:
     """Return the verdict on the first mutant that is accepted."""
     found = subject(name)
-    number, mutant = next((n, m) for n, m in enumerate(mutants_of(found)) if accepts(m))
+    number, mutant = next((n, m) for n, m in enumerate(all_mutants(found.name)) if accepts(m))
     return judge_mutant(found, number, mutant)
 
 
@@ -317,7 +323,9 @@ def test_a_flag_that_is_dropped_is_refuted_with_many_threads_a_block() -> None:
 @pytest.mark.parametrize("name", ["staged@tile", "staged@loop"])
 def test_each_barrier_is_needed(name: str) -> None:
     found = subject(name)
-    removed = [(n, m) for n, m in enumerate(mutants_of(found)) if m.text == "remove barrier block"]
+    removed = [
+        (n, m) for n, m in enumerate(all_mutants(found.name)) if m.text == "remove barrier block"
+    ]
     assert removed
     for number, mutant in removed:
         assert "race" in judge_mutant(found, number, mutant).rules, mutant.node
@@ -331,7 +339,7 @@ def test_values_that_cross_together_are_kept_apart(name: str) -> None:
     assert judge_original(found).proof == "proved"
     swapped = [
         m
-        for m in mutants_of(found)
+        for m in all_mutants(found.name)
         if m.kind == "values" or "for each other" in m.text or m.text == "remove barrier block"
     ]
     assert {m.kind for m in swapped} >= {"values", "claim"}
@@ -342,7 +350,7 @@ def test_values_that_cross_together_are_kept_apart(name: str) -> None:
 def test_components_of_a_result_are_told_apart() -> None:
     found = subject("welford_mean_var@warp")
     text = "store mean and var: each other's values"
-    ((number, mutant),) = [(n, m) for n, m in enumerate(mutants_of(found)) if m.text == text]
+    ((number, mutant),) = [(n, m) for n, m in enumerate(all_mutants(found.name)) if m.text == text]
     verdict = judge_mutant(found, number, mutant)
     assert verdict.proof == "refuted"
     assert verdict.finding == "value: the store takes v37, a part of var, for one of mean"
@@ -370,7 +378,7 @@ def test_relations_of_stores() -> None:
 
 def few(found: Subject, count: int) -> list[int]:
     """Return the numbers of a few mutants, spread over the whole nest."""
-    total = len(mutants_of(found))
+    total = len(all_mutants(found.name))
     return list(range(0, total, max(1, total // count)))[:count]
 
 
@@ -382,7 +390,7 @@ def test_a_few_mutants_of_a_kernel(name: str) -> None:
     found = subject(name)
     tally = Tally(originals=[judge_original(found)])
     for number in few(found, 8):
-        tally.verdicts.append(judge_mutant(found, number, mutants_of(found)[number]))
+        tally.verdicts.append(judge_mutant(found, number, all_mutants(found.name)[number]))
     assert not tally.alarms
     assert not tally.holes
     assert not tally.missed
