@@ -222,6 +222,7 @@ def at_most(a: Value, b: Value) -> Condition:
     return _constraint(False, [(b, 1), (a, -1)])
 
 
+@lru_cache(maxsize=1 << 15)
 def within(value: Value, end: Value) -> Condition:
     """Return ``0 <= value < end``."""
     return at_most(0, value) & below(value, end)
@@ -360,7 +361,7 @@ class Relations:
 
     def _of(self, cases: Sequence[Iterable[Constraint]], columns: Columns) -> Any:
         """Return the points for which all constraints of one of the cases hold."""
-        parts = [columns.matrix(case) for case in cases] or [columns.nothing()]
+        parts = [columns.matrix(tuple(case)) for case in cases] or [columns.nothing()]
         text = parts[0] if len(parts) == 1 else "\n".join([str(len(parts)), *parts])
         key = (columns.parameters, text, columns.is_map)
         found = self._read.get(key)
@@ -389,6 +390,7 @@ class Columns:
         self.inputs = len(points) if self.is_map else 0
         self.outputs = len(points if target is None else target)
         self._place: dict[Atom, int] = {}
+        self._matrices: dict[Conjunction, str] = {}
         self._locals = len(points) + len(target or ()) + 1
         self.equalities: list[Condition] = []
         first = 1 if target is None else self.outputs + 1
@@ -403,12 +405,18 @@ class Columns:
                 self.equalities.append(equal(value, name))
             self._place[name] = place
 
-    def matrix(self, constraints: Iterable[Constraint]) -> str:
+    def matrix(self, constraints: Conjunction) -> str:
         """Return constraints as a matrix.
 
         Raises:
             NotAffine: a variable has no column.
         """
+        found = self._matrices.get(constraints)
+        if found is None:
+            found = self._matrices[constraints] = self._matrix(constraints)
+        return found
+
+    def _matrix(self, constraints: Conjunction) -> str:
         rows = list(dict.fromkeys(constraints))
         made = [atom for row in rows for atom, _ in row.value if not isinstance(atom, str)]
         parts = dict.fromkeys(part for atom in made for part in _parts(((atom, 1),)))
@@ -441,7 +449,7 @@ class Columns:
 
     def nothing(self) -> str:
         """Return a matrix that no point fulfils."""
-        return self.matrix([Constraint(False, ((ONE, -1),))])
+        return self.matrix((Constraint(False, ((ONE, -1),)),))
 
 
 @lru_cache(maxsize=4096)

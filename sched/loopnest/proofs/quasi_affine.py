@@ -196,19 +196,20 @@ class Algebra:
                     return constant(self.sizes[node.name])
                 if node.name in self.same:
                     return self.poly(self.same[node.name], env)
-                number = constant(self.multiples.get(node.name, 1))
-                return times(self._counted(f"p_{node.name}", node.name), number)
+                number = self.multiples.get(node.name, 1)
+                return self._counted(f"p_{node.name}", node.name, number)
             case Local() if node in self.named:
                 return self.poly(self.named[node], env)
             case Op() if node.dtype.kind == "x":
                 return self.operation(node.op, [self.poly(a, env) for a in node.args])
         raise affine.NotAffine(str(node))
 
-    def _counted(self, name: str, key: object) -> Poly:
-        """Return a size, or a quotient of sizes, from its parameter."""
+    def _counted(self, name: str, key: object, number: int = 1) -> Poly:
+        """Return a size, or a quotient of sizes, from its parameter, times a number."""
         self.symbols.add(name)
         self.stands_for[name] = key
-        return affine.plus(variable(name), constant(self.least.get(key, 0)))
+        least = self.least.get(key, 0)
+        return {(name,): number, (): least * number} if least else {(name,): number}
 
     def operation(self, op: str, args: list[Poly]) -> Poly:
         """Return an operation on polynomials."""

@@ -319,6 +319,7 @@ class PolyhedralModel(IslRelations):
         self.model, self.math, self.works = model, math_, list(works)
         self.exchanges = {e.site: e for e in exchanges}
         self.spaces = Spaces(model, self.algebra, forms)
+        self._domains: dict[object, Any] = {}
         self.env = self.spaces.env
         self.numbers = count()
         self.depth = max([self._steps(s) for s in model.sites], default=0)
@@ -408,9 +409,15 @@ class PolyhedralModel(IslRelations):
 
     def domain(self, at: Instances, guards: Guards = (), *, untied: bool = False) -> Any:
         """Return the set of points, for sizes that fulfil what is assumed."""
-        conditions = at.untied if untied else at.conditions
-        context = [*conditions, *self.guards(guards), self.algebra.context(), self.assumed]
-        return self.relation(at.tuple(), None, context)
+        # Of points alone it is asked often: a look at what is known of sizes by now is soon done.
+        sizes = (self.algebra.parameters(), len(self.algebra.bounds))
+        key = (at, len(at.conditions), guards, untied, *sizes)
+        found = None if guards else self._domains.get(key)
+        if found is None:
+            conditions = at.untied if untied else at.conditions
+            context = [*conditions, *self.guards(guards), self.algebra.context(), self.assumed]
+            found = self._domains[key] = self.relation(at.tuple(), None, context)
+        return found
 
     def over(
         self,
