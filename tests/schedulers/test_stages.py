@@ -191,6 +191,22 @@ def test_what_is_dear_and_read_in_windows_goes_through_memory():
     assert squares.memory is ln.GLOBAL
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_update_of_one_element_folds_over_no_dimension(target):
+    with ln.Fusion("updated") as f:
+        x, one = f.input("x", ("N", "N"), ln.int32), f.input("one", ("N", 1), ln.int32)
+        place = f.input("place", (1,), ln.int32)
+        f.assume_range(place, 0, "N")
+        f.output(x * ln.index_add(x, 1, place, one), "y")
+    auto_schedule(f, target)
+    kernel = ln.lower(f)
+    require_proof(kernel)
+    a = np.arange(9, dtype=np.int32).reshape(3, 3)
+    arrays = (a, np.array([[4], [5], [6]], np.int32), np.array([2], np.int32))
+    found = compiled(kernel, "interpret")(*arrays)
+    np.testing.assert_array_equal(found, [[0, 1, 12], [9, 16, 50], [36, 49, 112]])
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("target", TARGETS)
 def test_random_fusions(seed, target):

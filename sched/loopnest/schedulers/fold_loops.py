@@ -51,7 +51,7 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     """
     space = iteration_space(fusion)
     folds = reductions(fusion)
-    if space is None or not folds or _is_crossed(folds, space):
+    if space is None or not folds or not space.reduced or _is_crossed(folds, space):
         return False
     if len(fusion.outputs) > 1 and not space.joined:
         return False
