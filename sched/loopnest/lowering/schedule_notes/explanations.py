@@ -38,12 +38,14 @@ def explained(lowering: Lowering, lower: Callable[[Fusion], Lowered]) -> tuple[E
     """
     fusion = lowering.plan.fusion
     notes = notes_of(lowering)
+    stored = {node.storage.name for node in lowering.program.nodes if isinstance(node, Store)}
     found = []
     with fusion.as_of(lowering.state):
         tests = _tests(lowering, _Trials(fusion, lower))
         for tensor, held in lowering.held.items():
-            if tensor not in lowering.storage or tensor.is_input:
-                continue
+            of_tensor = lowering.storage.get(tensor)
+            if of_tensor is None or tensor.is_input or of_tensor.buffer.name not in stored:
+                continue  # a pass may have left it out
             limit = depth_limit(tensor, lambda: refusal_of(fusion, lower))
             found.append(
                 Explained(
