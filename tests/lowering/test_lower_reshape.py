@@ -300,3 +300,27 @@ def test_parts_that_several_tensors_made_alike_tell_an_index_together() -> None:
     assert ln.verify(kernel).ok
     data = RNG.standard_normal((3, 37)).astype(np.float32)
     np.testing.assert_array_equal(ln.compile(kernel, target="c")(data), ln.evaluate(f, data))
+
+
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("width", ["N", "M"])
+def test_a_split_takes_a_scheduled_merge_apart_beside_a_reshape(width: str, inner: bool) -> None:
+    """`low` lacks N of the merged axis: what its split makes of M alone are not y's N and M."""
+    with ln.Fusion("beside") as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        wide = ln.broadcast(x, (False, True, False))
+        scaled = wide * f.input("z", ("N", "N", "M"), ln.float32)
+        f.assume("M % 4 == 0")
+        f.output(ln.reshape(scaled, ("N", "N", 4, -1)), "shaped")
+        y = f.output(ln.min(wide, 0) < x, "y")
+    y.merge(0, -1)
+    y.split(0, width, inner=inner)
+    f.inline_most(replay=True)
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).ok
+    for n, m in ((3, 8), (8, 4), (4, 4)):
+        data = [RNG.standard_normal(size).astype(np.float32) for size in ((n, m), (n, n, m))]
+        wanted = ln.evaluate(f, *data)
+        for target in ("interpret", "c"):
+            for found, right in zip(ln.compile(kernel, target=target)(*data), wanted, strict=True):
+                np.testing.assert_array_equal(found, right)

@@ -336,9 +336,10 @@ class Promoter:
     ) -> tuple[IterDomain, ...] | None:
         """Return the canonical axes that a split makes again, after a reshape merged them.
 
-        A merge stays what it is: a tensor may lack a part of it.
+        A merge stays what it is: a tensor may lack a part of it. So does a split of a merge that
+        a schedule made, beside any reshape: a tensor that lacks a part splits the other one.
         """
-        again = len(step.outputs) > 1 and self._reshaped.axes
+        again = len(step.outputs) > 1 and self._reshaped.axes & set(axes_behind(inputs[0]))
         found = undone(step, inputs, self.algebra) if again else None
         return None if found is None else tuple([self.canonical(axis) for axis in found])
 
