@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 import loopnest as ln
+from loopnest.devtools.fuzzing.judge import compiled
 from loopnest.proofs.quasi_affine import Algebra
 from loopnest.proofs.verifier import verify_program
 from loopnest.scalar.expr import Symbol
@@ -282,3 +284,24 @@ def test_nothing_divided_by_any_size_is_nothing() -> None:
     algebra = Algebra({}, {}, {})
     size = algebra.poly(Symbol("N") - Symbol("M"), {})
     assert algebra.divided({}, size) == {}
+
+
+def test_a_sort_whose_digits_an_earlier_launch_stored_is_not_refuted() -> None:
+    """Of a digit's row one element counts, where points are looked at one by one, too."""
+    with ln.Fusion("argsort") as f:
+        f.output(ln.argsort(f.input("x", ("N",), ln.int8)), "y")
+        f.output(f.input("e", ("S",), ln.float32) + 1.0, "z")
+    ops = {t.definition.op: t for t in f.tensors if t.definition}
+    digit = [t for t in f.tensors if t.definition and t.definition.op == "digit"]
+    for t in [*digit, ops["packed"], ops["digit_rank"], ops["digit_start"]]:
+        t.memory = ln.GLOBAL
+    place = ops["digit_place"]
+    place.new_launch()
+    place.split(0, "S")  # a division by a symbol: not for all sizes at once
+    k = ln.lower(f)
+    report = ln.verify(k)
+    assert report.status == "unknown"
+    assert "a test depends on data" in str(report)
+    x, e = np.array([3, -1, 3, 0, -128], np.int8), np.zeros(2, np.float32)
+    found, _ = compiled(k, "interpret")(x, e)
+    np.testing.assert_array_equal(found, ln.evaluate(f, x, e)[0])

@@ -77,6 +77,17 @@ class LivePoints:
             common = mine if common is None else [c for c in common if c in mine]
         return common or []
 
+    def at_elements(self, tensor: MathTensor) -> tuple[Expr, ...]:
+        """Return the conditions with the loads of inputs in place of the `Arg`s that read them.
+
+        What an earlier launch stored is an input, too.
+        """
+        conditions, definition = self.conditions(tensor), tensor.definition
+        assert definition is not None
+        loaded = {arg: self._loaded(arg, definition) for arg in data_of(conditions)}
+        found: dict[Expr, Expr] = {a: x for a, x in loaded.items() if x is not None}
+        return tuple([substitute(condition, found) for condition in conditions])
+
     def data(self, tensor: MathTensor) -> tuple[Arg | Load, ...]:
         """Return what the conditions of a tensor are computed from that is data, each once."""
         conditions = self.conditions(tensor)

@@ -165,7 +165,7 @@ class ValueProvenance:
         """Return which elements of a root domain count; None where all do."""
         drawn = self.table.space.data
         conditions = tuple([
-            (c, True) for c in self.live.conditions(tensor)
+            (c, True) for c in self.live.at_elements(tensor)
             if not data_of((c,)) and all(load.buffer in drawn for load in loads(c))
         ])  # fmt: skip
         if not conditions:
