@@ -17,12 +17,9 @@ from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Undecidable
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.report import Finding
+from loopnest.proofs.symbolic.isl_relations import NotProved
 from loopnest.proofs.symbolic.partial_reductions import prove_fold_order
-from loopnest.proofs.symbolic.polyhedral_model import (
-    NotProved,
-    PolyhedralModel,
-    least_sizes,
-)
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel, least_sizes
 from loopnest.proofs.symbolic.symbolic_alignment import Alignment
 from loopnest.proofs.symbolic.symbolic_races import SymbolicRaces, require_any_order
 from loopnest.proofs.symbolic.symbolic_values import Values

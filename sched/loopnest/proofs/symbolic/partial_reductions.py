@@ -25,14 +25,8 @@ from loopnest.proofs.data_indices import Need
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.program_model import Access, Site, data_values
 from loopnest.proofs.quasi_affine import Poly, product_of
-from loopnest.proofs.symbolic.polyhedral_model import (
-    NOWHERE,
-    Instances,
-    NotProved,
-    PolyhedralModel,
-    about,
-    agree,
-)
+from loopnest.proofs.symbolic.isl_relations import NOWHERE, Instances, NotProved, about, agree
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes, earlier
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
 from loopnest.proofs.template_matching import Combined, Operand, reducer_of

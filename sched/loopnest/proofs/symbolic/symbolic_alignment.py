@@ -14,7 +14,8 @@ from loopnest.proofs.quasi_affine import (
     quotient,
     variable,
 )
-from loopnest.proofs.symbolic.polyhedral_model import Instances, NotProved, PolyhedralModel, about
+from loopnest.proofs.symbolic.isl_relations import Instances, NotProved, about
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.wide_accesses import WidePlace, wide_place_of
 from loopnest.scalar.expr import Const, Expr, Op
 

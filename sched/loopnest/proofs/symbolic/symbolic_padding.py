@@ -12,7 +12,8 @@ from loopnest.proofs import affine
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.obligations import Work
 from loopnest.proofs.out_of_domain import defined, is_neutral
-from loopnest.proofs.symbolic.polyhedral_model import Instances, NotProved, PolyhedralModel
+from loopnest.proofs.symbolic.isl_relations import Instances, NotProved
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow
 from loopnest.proofs.template_matching import Combined
 from loopnest.scalar.enums import IterKind

@@ -18,14 +18,8 @@ from loopnest.proofs.affine import FALSE, Condition, Tuple, equal
 from loopnest.proofs.index_variables import Group
 from loopnest.proofs.program_model import Access, Model, Site, is_private, launch_dimensions
 from loopnest.proofs.quasi_affine import product_of
-from loopnest.proofs.symbolic.polyhedral_model import (
-    Instances,
-    NotProved,
-    PolyhedralModel,
-    about,
-    agree,
-    differ,
-)
+from loopnest.proofs.symbolic.isl_relations import Instances, NotProved, about, agree, differ
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.symbolic_dataflow import earlier
 from loopnest.proofs.template_matching import reducer_of
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory

@@ -28,14 +28,9 @@ from loopnest.proofs.quasi_affine import (
     variable,
 )
 from loopnest.proofs.report import Finding
+from loopnest.proofs.symbolic.isl_relations import NOWHERE, Instances, NotProved, about
 from loopnest.proofs.symbolic.partial_reductions import PartialReductions
-from loopnest.proofs.symbolic.polyhedral_model import (
-    NOWHERE,
-    Instances,
-    NotProved,
-    PolyhedralModel,
-    about,
-)
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
 from loopnest.proofs.template_matching import Agreement, Combined
