@@ -107,21 +107,12 @@ def formed(turned="", batch=False, gelu=False, dtype=ln.float16, **params):
     return f
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_other_math(form, monkeypatch):
-    """Operands transposed, batches, and what is computed of the sums where they lie."""
-    f = formed(**form)
-    kernel = ln.lower(f)
-    assert str(ln.verify(kernel)) == "proved for all sizes"
-    monkeypatch.setenv("LOOPNEST_VERIFY", "0")
+def assert_within_bounds(f, kernel, *sizes):
+    """Hold what the kernel gives at these sizes, with batches of 2, against the math."""
     runs = [ln.compile(kernel, target=target) for target in ("interpret", "c")]
     rng = np.random.default_rng(2)
-    for sizes in (
-        {"M": 33, "N": 17, "K": 24},
-        {"M": 40, "N": 40, "K": 40},
-        {"M": 1, "N": 1, "K": 1},
-    ):
-        shapes = [[{"B": 2, **sizes}[str(s)] for s in x.shape] for x in f.inputs]
+    for own in sizes:
+        shapes = [[{"B": 2, **own}[str(s)] for s in x.shape] for x in f.inputs]
         arrays = [
             rng.standard_normal(s).astype(x.dtype.numpy)
             for s, x in zip(shapes, f.inputs, strict=True)
@@ -129,6 +120,17 @@ def test_other_math(form, monkeypatch):
         wanted, bound = ln.evaluate(f, *arrays), ln.error_bound(f, *arrays)
         for run in runs:
             assert np.all(np.abs(run(*arrays).astype(np.float64) - wanted) <= bound), run.target
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_other_math(form, monkeypatch):
+    """Operands transposed, batches, and what is computed of the sums where they lie."""
+    f = formed(**form)
+    kernel = ln.lower(f)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    monkeypatch.setenv("LOOPNEST_VERIFY", "0")
+    sizes = [{"M": 33, "N": 17, "K": 24}, dict.fromkeys("MNK", 40), dict.fromkeys("MNK", 1)]
+    assert_within_bounds(f, kernel, *sizes)
 
 
 @pytest.mark.parametrize(
@@ -149,17 +151,8 @@ def test_blocks_that_share_terms(form, monkeypatch):
     assert str(form["slices"]) in str(first[ln.ParallelType.grid_z])
     assert second[ln.ParallelType.block_x] != first[ln.ParallelType.block_x]
     monkeypatch.setenv("LOOPNEST_VERIFY", "0")
-    runs = [ln.compile(kernel, target=target) for target in ("interpret", "c")]
-    rng = np.random.default_rng(3)
-    for sizes in ({"M": 33, "N": 17, "K": 70}, {"M": 130, "N": 136, "K": 300}):
-        shapes = [[{"B": 2, **sizes}[str(s)] for s in x.shape] for x in f.inputs]
-        arrays = [
-            rng.standard_normal(s).astype(x.dtype.numpy)
-            for s, x in zip(shapes, f.inputs, strict=True)
-        ]
-        wanted, bound = ln.evaluate(f, *arrays), ln.error_bound(f, *arrays)
-        for run in runs:
-            assert np.all(np.abs(run(*arrays).astype(np.float64) - wanted) <= bound), run.target
+    sizes = [{"M": 33, "N": 17, "K": 70}, {"M": 130, "N": 136, "K": 300}]
+    assert_within_bounds(f, kernel, *sizes)
 
 
 @pytest.mark.parametrize("form", [{}, *FORMS], ids=str)
