@@ -13,8 +13,10 @@ from loopnest import kir
 from loopnest.facade.kernel_class import lower
 from loopnest.proofs import verify, verify_program
 from loopnest.proofs.collectives.collective_contract import Body
+from loopnest.proofs.point_arrays import Undecidable
+from loopnest.scalar.dtypes import bool_, index
 from loopnest.scalar.enums import ParallelType as PT
-from loopnest.scalar.expr import Symbol, integer
+from loopnest.scalar.expr import ONE, ZERO, Expr, Op, Symbol, integer
 from mutation.mutants import mutants
 
 # Collectives by themselves
@@ -92,6 +94,47 @@ def test_what_is_right_of_a_maximum_is_looked_at_again_of_a_sum(
     assert body_of(largest).check_all(extents, {}) is None
     assert body_of(twice).check_all(extents, {}) == (
         "in a block of (1, 1, 1): r in thread 0 has twice the contribution of thread 0"
+    )
+
+
+SIZE = Symbol("N")
+EXTENTS: dict[str, Expr] = {
+    "ceildiv(1000000, N)": Op("ceildiv", (integer(1_000_000), SIZE), index),
+    "ceildiv(N, 64)": Op("ceildiv", (SIZE, integer(64)), index),
+    "1000000000 - N": Op("sub", (integer(1_000_000_000), SIZE), index),
+}
+CONDITIONS: dict[str, Expr] = {
+    "N % 40000 == 0": Op("eq", (Op("mod", (SIZE, integer(40_000)), index), ZERO), bool_),
+    "N >= 40000": Op("ge", (SIZE, integer(40_000)), bool_),
+    "N >= 1": Op("ge", (SIZE, ONE), bool_),
+}
+
+
+@pytest.mark.parametrize(
+    ("extent", "assumed"),
+    [
+        ("ceildiv(1000000, N)", "N % 40000 == 0"),
+        ("ceildiv(1000000, N)", "N >= 40000"),
+        ("ceildiv(N, 64)", "N % 40000 == 0"),
+        ("1000000000 - N", "N >= 1"),
+    ],
+)
+def test_sizes_beyond_those_that_are_tried_are_not_excluded(extent: str, assumed: str) -> None:
+    """A block of some size is wrong; the sizes that give it are none of those that are tried."""
+    wrong = EVERYONE.replace("total[0] = 0.0", "total[0] = acc[0]").replace("N", "512")
+    condition, launched = CONDITIONS[assumed], EXTENTS[extent]
+    assert body_of(wrong).check_all({PT.block_x: launched}, {}, [condition]) is not None
+    with pytest.raises(Undecidable, match="which has too many sizes"):
+        body_of(wrong.replace("512", "N")).check_all({PT.block_x: launched}, {}, [condition])
+
+
+def test_sizes_beyond_a_bound_are_excluded() -> None:
+    wrong = EVERYONE.replace("in N", "in min(N, 60)")
+    bounds = [Op("le", (SIZE, integer(most)), bool_) for most in (60, 61)]
+    extents = {PT.block_x: SIZE}
+    assert body_of(wrong).check_all(extents, {}, bounds[:1]) is None
+    assert body_of(wrong).check_all(extents, {}, bounds[1:]) == (
+        "in a block of (61, 1, 1): r in thread 0 lacks the contribution of thread 60"
     )
 
 

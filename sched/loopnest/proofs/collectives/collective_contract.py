@@ -182,7 +182,7 @@ class Body:
         (symbol,) = symbols
         tried = {symbol: np.arange(1, MOST_SIZE + 1)}
         value = _evaluated(extent, tried)
-        if value[-1] <= most:
+        if value[-1] <= most or not _grows(extent):
             raise Undecidable(f"the extent {extent}, which has too many sizes")
         table = np.stack([value, *[_evaluated(e, tried) for e in others]], axis=1)
         table = table[(value >= 1) & (value <= most)]
@@ -249,12 +249,44 @@ def _allowed(extent: Expr, conditions: Sequence[Expr], most: int) -> set[int] | 
     if len(symbols) != 1 or not mine:
         return None
     tried = {symbol: np.arange(1, MOST_SIZE + 1) for symbol in symbols}
-    held = np.logical_and.reduce([_evaluated(c, tried) for c in mine])
     value = _evaluated(extent, tried)
-    grows = value[-1] > most and not any(isinstance(n, Op) and n.op == "mod" for n in walk(extent))
-    if held[-MOST_THREADS:].any() and not grows:
+    too_large = _grows(extent) and value[-1] > most
+    if not too_large and not any(_is_exceeded(c, tried) for c in mine):
         return None
+    held = np.logical_and.reduce([_evaluated(c, tried) for c in mine])
     return set(value[held].tolist())
+
+
+def _grows(node: Expr) -> bool:
+    """Whether an expression gets no smaller as sizes grow, from the largest that are tried on."""
+    match node:
+        case Const():
+            return bool(node.value >= 0)
+        case Symbol():
+            return True
+        case Op(op="add" | "min" | "max" | "cast"):
+            return all(map(_grows, node.args))
+        case Op(op="mul"):
+            return all(map(_grows, node.args)) and not any(
+                isinstance(n, Op) and n.op == "sub" for n in walk(node)
+            )
+        case Op(op="sub"):
+            return _grows(node.args[0]) and isinstance(node.args[1], Const)
+        case Op(op="floordiv" | "ceildiv", args=(whole, Const() as by)):
+            return _grows(whole) and bool(by.value > 0)
+    return False
+
+
+def _is_exceeded(condition: Expr, tried: Mapping[Symbol, Any]) -> bool:
+    """Whether an assumption is a bound that the sizes beyond those that are tried do not meet."""
+    match condition:
+        case Op(op="lt" | "le" | "eq", args=(found, Const() as bound)):
+            pass
+        case Op(op="gt" | "ge" | "eq", args=(Const() as bound, found)):
+            pass
+        case _:
+            return False
+    return _grows(found) and bool(_evaluated(found, tried)[-1] > bound.value)
 
 
 def _evaluated(node: Expr, values: Mapping[Symbol, Any]) -> Any:
