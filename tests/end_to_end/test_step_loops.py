@@ -222,6 +222,67 @@ def test_threads_wait_for_each_other(dims: dict[int, Any], barrier: str | None) 
     assert kernel.cuda()
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("t", [0, 1, 5, 8])
+def test_blocks_of_steps(t: int, inner: bool, late: bool) -> None:
+    """Steps of a block are unrolled; the number of steps need not be a multiple of theirs."""
+    f = rnn()
+    h = f["h"]
+    if late:
+        f.inline_most(replay=True)
+    h.split(0, 4, inner=inner)
+    if not late:
+        f.inline_most(replay=True)
+    h.parallelize({1 if inner else 0: PT.unroll, 2: PT.grid_x, 3: PT.block_x})
+    assert [axis.kind for axis in h.leaf_domain[:2]] == [ln.IterKind.STEP] * 2
+    x, w, h0 = floats(t, 3, 4), floats(4, 4, seed=1), floats(3, 4, seed=2)
+    kernel = judge(f, (x, w, h0), rnn_numpy(x, w, h0))
+    assert "barrier block  # " in str(kernel)
+
+
+def gated() -> ln.Fusion:
+    """Return an rnn whose inputs are multiplied by weights first, for all steps."""
+    with ln.Fusion("gated") as f:
+        x, u = f.input("x", ("T", "B", "K"), F32), f.input("u", ("K", "H"), F32)
+        w, h0 = f.input("w", ("H", "H"), F32), f.input("h0", ("B", "H"), F32)
+        inner = ln.matmul(x, u).named("inner")
+        f.output(ln.recur(lambda h, x: (ln.matmul(h, w) + x) % 7.0, h0, over=inner), "h")
+    return f
+
+
+@pytest.mark.parametrize("memory", [ln.SHARED, ln.GLOBAL])
+@pytest.mark.parametrize("place", [1, 2])
+def test_what_reads_no_state_is_computed_for_a_block_of_steps(place: int, memory: Any) -> None:
+    f = gated()
+    h, inner = f["h"], f["inner"]
+    h.split(0, 4)
+    inner.compute_at(h, place)
+    f.inline_most([t for t in f.tensors if t is not inner], replay=True)
+    inner.memory = memory
+    for tensor in (h, inner):
+        tensor.parallelize({2: PT.grid_x, 3: PT.block_x})
+    x, u, w, h0 = floats(6, 3, 2), floats(2, 4, seed=3), floats(4, 4, seed=1), floats(3, 4, seed=2)
+    kernel = judge(f, (x, u, w, h0), rnn_numpy(x @ u, w, h0))
+    if memory is ln.SHARED:
+        buffer = "inner: float32[4, H] shared" if place == 1 else "inner: float32[H] shared"
+        assert buffer in str(kernel)
+
+
+def test_a_split_of_steps_that_is_refused_changes_nothing() -> None:
+    f = rnn()
+    h = f["h"]
+    before = [str(t) for t in f.tensors]
+    assert refused(lambda: h.split(0, 4, names=("block", "block")), ln.ScheduleError) == (
+        "h.split(axis=0, factor=4, names=('block', 'block')): two axes would be named 'block'; the "
+        "names of a tensor's axes differ"
+    )
+    assert before == [str(t) for t in f.tensors]
+    h.split(0, 4, names=("block", "step"))
+    assert h.domain.leaf[1].name == "step"
+    assert "h.split(0, 4, names=('block', 'step'))" in str(f.trace)
+
+
 def test_a_kernel_is_kept() -> None:
     f = rnn()
     f.inline_most(replay=True)

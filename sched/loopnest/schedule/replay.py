@@ -252,3 +252,22 @@ def shared_positions(producer: TensorView, consumer: TensorView) -> tuple[int, .
     (rule 22), and at the first pair that does not correspond.
     """
     return match_leaves(producer, consumer).shared_positions()
+
+
+def sharers(tensor: TensorView, position: int) -> dict[TensorView, int]:
+    """Return the tensors that share a loop of `tensor`, itself among them, and where it stands."""
+    found, stack = {tensor: position}, [tensor]
+    while stack:
+        one = stack.pop()
+        place = found[one]
+        near = [(twin, place) for twin in one.siblings]
+        if place < one.compute_at_pos:
+            near += [(c, shared_positions(one, c)[place]) for c in one.consumers]
+        for producer in one.producers:
+            places = shared_positions(producer, one)[: producer.compute_at_pos]
+            near += [(producer, mine) for mine, theirs in enumerate(places) if theirs == place]
+        for other, where in near:
+            if other not in found:
+                found[other] = where
+                stack.append(other)
+    return found

@@ -295,7 +295,11 @@ def _check_frozen(fusion: Fusion, mark: int) -> None:
             old_fields.get("_produced_at_pos", tensor.produced_at_pos),
         ]
         frozen = max(p for p in positions if isinstance(p, int))
-        if not same_loops(domain.leaf[:frozen], tensor.domain.leaf[:frozen]):
+        # Of a loop over steps there is what a call made of it for all that share it: it sets their
+        # positions, too.
+        uses = tensor.domain.uses if "_produced_at_pos" in old_fields else {}
+        shared = [b for a in domain.leaf[:frozen] for b in (uses[a].outputs if a in uses else (a,))]
+        if not same_loops(shared, tensor.domain.leaf[: len(shared)]):
             raise frozen_refusal(tensor, domain, frozen)
 
 

@@ -8,7 +8,7 @@ primitive, and what it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from loopnest.base.errors import DefinitionError
@@ -17,7 +17,7 @@ from loopnest.scalar.enums import STEP_TYPES, Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, Symbol, integer, variables, whole
 from loopnest.scalar.facts import size_expression
 from loopnest.schedule.loop_forest import SEPARATE, Conflict, LoopForest, is_several_launches
-from loopnest.schedule.replay import mirror
+from loopnest.schedule.replay import mirror, sharers
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
@@ -48,11 +48,11 @@ def rebind(tensor: TensorView, domain: TensorDomain) -> None:
             twin.bind(mirror(domain, twin))
 
 
-def _free_position(tensor: TensorView, axis: object) -> int:
-    """Return the position of a leaf axis that may be transformed."""
+def _free_position(tensor: TensorView, axis: object, *, steps: bool = False) -> int:
+    """Return the position of a leaf axis that may be transformed; one of `steps` may be shared."""
     require_computed(tensor)
     position = leaf_position(tensor, axis)
-    if position < tensor.frozen:
+    if position < tensor.frozen and not (steps and tensor.domain.leaf[position].is_step):
         raise frozen_refusal(tensor, tensor.domain, tensor.frozen)
     return position
 
@@ -122,19 +122,44 @@ def split(
     names: Sequence[str | None] | None = None,
 ) -> TensorView:
     """Split a leaf axis in two; see `TensorView.split`."""
-    position = _free_position(tensor, axis)
+    position = _free_position(tensor, axis, steps=True)
     size = factor_of(tensor, factor)
     require_flag("inner", inner)
     _require_serial(tensor, position, "split")
-    before, axis_, behind = _around(tensor.domain.leaf, position)
+    before, _, behind = _around(tensor.domain.leaf, position)
     if names is not None:
         require_names(names, 2, (*before, *behind))
-    step = Split(axis_, size, tensor.fusion.algebra, inner=inner)
-    for made, name in zip(step.outputs, names or (None, None), strict=True):
-        made.pinned = axis_.pinned
-        made.take_name(name)
-    rebind(tensor, tensor.domain.with_leaf((*before, *step.outputs, *behind)))
+
+    def halved(axis: IterDomain) -> Split:
+        step = Split(axis, size, tensor.fusion.algebra, inner=inner)
+        for made, name in zip(step.outputs, names or (None, None), strict=True):
+            made.pinned = axis.pinned
+            made.take_name(name)
+        return step
+
+    if position < tensor.frozen:
+        _split_steps(tensor, position, halved)
+    else:
+        rebind(tensor, _halved(tensor.domain, position, halved))
     return tensor
+
+
+def _halved(
+    domain: TensorDomain, position: int, halved: Callable[[IterDomain], Split]
+) -> TensorDomain:
+    before, axis, behind = _around(domain.leaf, position)
+    return domain.with_leaf((*before, *halved(axis).outputs, *behind))
+
+
+def _split_steps(tensor: TensorView, position: int, halved: Callable[[IterDomain], Split]) -> None:
+    """Split a loop over steps in all tensors that share it; they share both loops then."""
+    change = tensor.fusion.change
+    for other, place in sharers(tensor, position).items():
+        _require_serial(other, place, "split")
+        other.bind(_halved(other.domain, place, halved))
+        if place < other.compute_at_pos:
+            change(other, "_compute_at_pos", other.compute_at_pos + 1)
+        change(other, "_produced_at_pos", other.produced_at_pos + (place < other.produced_at_pos))
 
 
 @primitive

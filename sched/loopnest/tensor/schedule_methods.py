@@ -86,7 +86,8 @@ class ScheduleMethods:
         """Split a leaf axis in two.
 
         Before ``[i0: N]``; ``t.split(0, 4)`` gives ``[i0: ceildiv(N, 4), i1: 4]``;
-        ``t.split(0, 4, inner=False)`` gives ``[i0: 4, i1: ceildiv(N, 4)]``.
+        ``t.split(0, 4, inner=False)`` gives ``[i0: 4, i1: ceildiv(N, 4)]``. An axis of steps is
+        split in all tensors that share its loop; they share both loops then.
 
         Args:
             axis: a leaf position, negative from the end, or a name.
