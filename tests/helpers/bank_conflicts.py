@@ -18,11 +18,21 @@ from functools import cache
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import shared_layout, swizzled
 from loopnest.kir.vector_access import WideAccess, wide_accesses
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Load, Local, Op, Symbol, loads
+from loopnest.scalar.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Local,
+    Op,
+    Symbol,
+    loads,
+)
 
 BANKS, WORD, WARP = 32, 4, 32
 

@@ -14,7 +14,6 @@ from loopnest.kir import (
     Shuffle,
     Store,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
@@ -22,6 +21,7 @@ from loopnest.scalar.expr import (
     ONE,
     ZERO,
     Arg,
+    Buffer,
     Const,
     Index,
     LaunchIndex,

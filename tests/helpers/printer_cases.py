@@ -1,10 +1,9 @@
 """Programs and expressions that the tests of several printers use."""
 
 from loopnest.kir import Allocate, If, Loop, Output, Param, Program, Store
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Const, Index, Load, Op, Symbol, integer
+from loopnest.scalar.expr import ONE, ZERO, Buffer, Const, Index, Load, Op, Symbol, integer
 
 ROW_SUM = """\
 # loopnest nest 1

@@ -25,11 +25,10 @@ from loopnest.kir import (
     walk,
 )
 from loopnest.kir import parse as parse_nest
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines, print_nest
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Arg, Load, Local, integer
+from loopnest.scalar.expr import ONE, ZERO, Arg, Buffer, Load, Local, integer
 
 
 def test_example_of_the_format():

@@ -13,11 +13,11 @@ from loopnest.kir import (
     map_body,
 )
 from loopnest.kir import walk as statements
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
+    Buffer,
     Const,
     Expr,
     Load,

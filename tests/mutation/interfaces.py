@@ -8,11 +8,10 @@ from itertools import pairwise
 from typing import TypeVar
 
 from loopnest.kir import Allocate, Output, Param, Program, Store, walk
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const, Expr, Op, ScalarParam, Symbol, integer, substitute
+from loopnest.scalar.expr import Buffer, Const, Expr, Op, ScalarParam, Symbol, integer, substitute
 from mutation.rewriting import packed, with_buffer, with_values
 
 T = TypeVar("T")

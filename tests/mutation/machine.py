@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.launch.launch_plan import identity
 from loopnest.launch.strided_arrays import span
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory
+from loopnest.scalar.expr import Buffer
 from mutation.memory import UNDEFINED, Storage
 
 WARP = 32

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Buffer
 
 if TYPE_CHECKING:
     from mutation.machine import Thread

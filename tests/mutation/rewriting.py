@@ -23,9 +23,8 @@ from loopnest.kir import (
     map_body,
     with_bodies,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import Expr, Index, Load, Op, integer, rewrite, substitute
+from loopnest.scalar.expr import Buffer, Expr, Index, Load, Op, integer, rewrite, substitute
 
 
 def replaced(program: Program, old: Stmt, new: Stmt | tuple[Stmt, ...] | None) -> Program:

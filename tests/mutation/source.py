@@ -15,7 +15,6 @@ from typing import Any, assert_never
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines
 from loopnest.numerics.float64_math import APPLY, rounded
 from loopnest.scalar.arguments import size_value
@@ -23,6 +22,7 @@ from loopnest.scalar.dtypes import FLOATS, INTEGERS, DType
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
+    Buffer,
     Const,
     Expr,
     Index,

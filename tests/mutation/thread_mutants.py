@@ -27,11 +27,11 @@ from loopnest.kir import (
     map_body,
 )
 from loopnest.kir import walk as statements
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import instructions
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
+    Buffer,
     Const,
     Expr,
     LaunchIndex,

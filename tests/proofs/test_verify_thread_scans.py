@@ -10,12 +10,11 @@ import pytest
 import loopnest as ln
 from helpers.schedule_run import PT
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Lowered
 from loopnest.kir.nest_text import print_nest
 from loopnest.proofs.verifier import verify_program
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import Expr, Load, Op, integer, loads, substitute
+from loopnest.scalar.expr import Buffer, Expr, Load, Op, integer, loads, substitute
 from mutation.rewriting import replaced, with_extent
 
 AFFINE = ln.Reducer((1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine")

@@ -2,13 +2,13 @@
 
 import gc
 
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.access_bounds import is_fixed
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Index,
     Load,
     Symbol,

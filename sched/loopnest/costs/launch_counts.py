@@ -24,7 +24,6 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.costs.iteration_classes import Array, Uses
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_table import instructions
 from loopnest.kir.matrix_rows import named
 from loopnest.kir.shared_memory import swizzled
@@ -43,6 +42,7 @@ from loopnest.scalar.enums import (
 )
 from loopnest.scalar.expr import (
     ZERO,
+    Buffer,
     Expr,
     LaunchIndex,
     Load,

@@ -25,7 +25,6 @@ from loopnest.backends.cuda.cuda_target import ALIGNMENT as GPU_ALIGNMENT
 from loopnest.backends.cuda.printing import cuda_printer
 from loopnest.backends.cuda.toolchain import nvrtc
 from loopnest.exports.size_checks import SizeText, prelude
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import shared_layout
 from loopnest.kir.vector_access import alignments, wide_accesses
 from loopnest.launch.index_width import IndexWidth
@@ -34,7 +33,7 @@ from loopnest.proofs.empty_launches import empty_sizes, of_the_host
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, MOST_ALONG, MOST_THREADS
-from loopnest.scalar.expr import Const, Expr, Op, integer
+from loopnest.scalar.expr import Buffer, Const, Expr, Op, integer
 
 ABI = 1
 """The version of the functions and of their parameters; it grows with a change of them."""

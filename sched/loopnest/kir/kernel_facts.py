@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loopnest.base.errors import LoweringError
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Param
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const, Expr
+from loopnest.scalar.expr import Buffer, Const, Expr
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,11 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from loopnest.base.fast_init import fast_init
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.nodes import Allocate, Barrier, Launch, Loop, Stmt, walk
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Expr, Op, Symbol, variables
+from loopnest.scalar.expr import Buffer, Expr, Op, Symbol, variables
 from loopnest.scalar.expr import walk as walk_expression
 
 

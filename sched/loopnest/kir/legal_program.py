@@ -37,12 +37,12 @@ from loopnest.kir import (
 )
 from loopnest.kir import walk as kir_walk
 from loopnest.kir.atomic_updates import is_update
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.legal_tiles import tile_faults
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
     Arg,
+    Buffer,
     Const,
     Coordinate,
     Expr,

@@ -15,7 +15,6 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import Instruction, instructions
 from loopnest.kir.instruction_table import gives_lanes
 from loopnest.kir.kernel_program import Program
@@ -26,6 +25,7 @@ from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar.enums import WARP, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
+    Buffer,
     Const,
     Expr,
     Index,

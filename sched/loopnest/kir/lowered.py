@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from loopnest.base.fast_init import fast_init
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Program
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.expr import Buffer, Expr
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.record_text import MemberKind, record_fields
 

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import Instruction, instructions
 from loopnest.kir.instruction_table import gives_lanes
 from loopnest.kir.kernel_program import Program
@@ -27,6 +26,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

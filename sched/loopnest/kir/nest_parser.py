@@ -15,7 +15,6 @@ from itertools import chain
 
 from loopnest.base.errors import LoopnestError
 from loopnest.kir import nodes as kir
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Output, Param, Program
 from loopnest.kir.nest_text import HEADER
 from loopnest.kir.nodes import BOUND
@@ -25,6 +24,7 @@ from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loopnest.base.recursion import deep
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Param, Program
 from loopnest.kir.loop_bounds import loop_bounds
 from loopnest.kir.nodes import (
@@ -25,7 +24,7 @@ from loopnest.kir.nodes import (
     bodies,
 )
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.expr import Buffer, Expr
 from loopnest.scalar.simplify import Simplifier
 
 HEADER = "# loopnest nest 1"

@@ -90,9 +90,8 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from loopnest.base.errors import InternalError
 from loopnest.base.fast_init import fast_init
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Const, Expr, Index, Load, Local, loads, map_loads
+from loopnest.scalar.expr import Buffer, Const, Expr, Index, Load, Local, loads, map_loads
 from loopnest.scalar.origin import Origin
 
 Item = TypeVar("Item")

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 from loopnest.base.errors import InternalError
 from loopnest.kir import Allocate, Program
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Op, integer
+from loopnest.scalar.expr import ONE, ZERO, Buffer, Const, Expr, Op, integer
 
 ALIGNMENT = 16
 """Of each buffer, in bytes: that of the widest access."""

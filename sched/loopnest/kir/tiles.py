@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Program
 from loopnest.kir.nodes import (
     Allocate,
@@ -19,7 +18,7 @@ from loopnest.kir.nodes import (
     with_bodies,
 )
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, Const, Expr, Load, integer
+from loopnest.scalar.expr import ONE, Buffer, Const, Expr, Load, integer
 
 _WARPS = (ParallelType.block_z, ParallelType.block_y)
 EDGE = Barrier("warp", "a tile begins or ends")

@@ -22,13 +22,13 @@ from dataclasses import dataclass
 
 from loopnest.base.errors import LoweringError
 from loopnest.kir import Allocate, Issue, Let, Loop, Program, Stmt, Store, expressions, walk
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import permuted
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

@@ -10,7 +10,6 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.base.errors import InternalError
-from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine.concrete_program import (
     INSIDE,
     SLOT,
@@ -28,7 +27,7 @@ from loopnest.lane_machine.race_detector import RaceDetector
 from loopnest.lane_machine.undefined_values import Undefined
 from loopnest.lane_machine.watched_memory import ElementLayout, WatchedStorage, watched
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory
-from loopnest.scalar.expr import FALSE, Expr, LaunchIndex, Load, Local
+from loopnest.scalar.expr import FALSE, Buffer, Expr, LaunchIndex, Load, Local
 from loopnest.scalar.templates import instantiate
 
 LANES = 1 << 14

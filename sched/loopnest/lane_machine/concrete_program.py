@@ -12,7 +12,6 @@ import numpy as np
 from loopnest import kir
 from loopnest.base.errors import InternalError, LaunchError
 from loopnest.kir import vector_access
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import ALIGNMENT, swizzled
 from loopnest.lane_machine import native_math
 from loopnest.lane_machine.frame import Dependences, Frame
@@ -21,6 +20,7 @@ from loopnest.lane_machine.watched_memory import ElementLayout
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType, along_dimensions
 from loopnest.scalar.expr import (
+    Buffer,
     Const,
     Expr,
     Index,

@@ -7,14 +7,13 @@ from typing import Protocol
 import numpy as np
 
 from loopnest.base.errors import InternalError
-from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine import native_math
 from loopnest.lane_machine.frame import Dependences, Frame
 from loopnest.lane_machine.native_math import Array, Value
 from loopnest.lane_machine.watched_memory import WatchedStorage
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import FALSE, TRUE, Const, Expr, Load, Op
+from loopnest.scalar.expr import FALSE, TRUE, Buffer, Const, Expr, Load, Op
 
 
 class Faults(Protocol):

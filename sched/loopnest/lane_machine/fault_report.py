@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from loopnest import kir
 from loopnest.base.errors import KernelFault
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines, print_nest
 from loopnest.lane_machine.concrete_program import ConcreteProgram
 from loopnest.lane_machine.frame import Frame
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, along_dimensions
-from loopnest.scalar.expr import LaunchIndex, Load
+from loopnest.scalar.expr import Buffer, LaunchIndex, Load
 
 FEW = 4
 """How many threads a message names at most."""

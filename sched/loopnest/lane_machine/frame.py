@@ -14,9 +14,18 @@ from typing import TypeAlias
 
 import numpy as np
 
-from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine.native_math import Array, Value
-from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Load, Local, ScalarParam, Symbol
+from loopnest.scalar.expr import (
+    Buffer,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Local,
+    ScalarParam,
+    Symbol,
+)
 
 Variable: TypeAlias = "Expr | Buffer"
 """What a frame defines: an index, a temporary, or the place of a buffer allocated in it."""

@@ -19,10 +19,9 @@ from typing import TypeAlias
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine.concrete_program import ConcreteProgram
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const, Expr, Index, Load, Local, Op, Symbol, loads
+from loopnest.scalar.expr import Buffer, Const, Expr, Index, Load, Local, Op, Symbol, loads
 
 Recipe: TypeAlias = "tuple[object, ...]"
 """How an iteration is calculated from the index of an access; equal recipes, equal calculation."""

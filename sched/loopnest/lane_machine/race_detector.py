@@ -31,14 +31,13 @@ from typing import NamedTuple
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine.concrete_program import THREAD, ConcreteProgram, LaunchedBlocks
 from loopnest.lane_machine.evaluator import Evaluator
 from loopnest.lane_machine.fault_report import FaultReport, Rival
 from loopnest.lane_machine.frame import Frame
 from loopnest.lane_machine.native_math import Array, Value
 from loopnest.scalar.enums import WARP, Memory
-from loopnest.scalar.expr import Load
+from loopnest.scalar.expr import Buffer, Load
 
 LOGGED = 1 << 22
 """How many loads a log holds before they enter the shadow."""

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine import abstract_machine
 from loopnest.lane_machine.abstract_machine import Machine
 from loopnest.lane_machine.concrete_program import LaunchedBlocks
@@ -25,7 +24,7 @@ from loopnest.lane_machine.frame import Frame
 from loopnest.lane_machine.loop_dependence import Expansions
 from loopnest.lane_machine.native_math import Array, Value
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Local
+from loopnest.scalar.expr import Buffer, Local
 
 GROUPS = 6
 """Into how many groups blocks, warps or threads are dealt, at most."""

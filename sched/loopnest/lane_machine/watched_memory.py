@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine.native_math import Array, Value
+from loopnest.scalar.expr import Buffer
 
 
 class ElementLayout(NamedTuple):

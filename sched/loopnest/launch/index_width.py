@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import uint32
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (
+    Buffer,
     Const,
     Expr,
     Index,

@@ -9,7 +9,6 @@ from functools import cached_property, reduce
 
 from loopnest import kir
 from loopnest.base.errors import LaunchError
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import SharedLayout, shared_layout, shared_places
 from loopnest.launch.index_width import INT32, INT64, IndexWidth
 from loopnest.scalar import dtypes
@@ -21,7 +20,7 @@ from loopnest.scalar.arguments import (
     size_value,
 )
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, ParallelType
-from loopnest.scalar.expr import Const, Expr, Op
+from loopnest.scalar.expr import Buffer, Const, Expr, Op
 
 MAX_SHARED_BYTES = 227 * 1024
 """The limit of CUDA; every target keeps it, so that a schedule that runs on one runs on all."""

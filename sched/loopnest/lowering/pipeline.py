@@ -11,7 +11,6 @@ from loopnest.base.errors import LoweringError, NotSupported
 from loopnest.base.gc_pause import paused
 from loopnest.base.recursion import deep
 from loopnest.kir import Allocate, IndexCheck, Output, Param, Program, walk
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Lowered, TensorInfo
 from loopnest.kir.nest_text import print_nest
 from loopnest.kir.vector_access import require_wide_copies
@@ -50,7 +49,7 @@ from loopnest.lowering.watchers import chosen_watchers
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import int64
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op
+from loopnest.scalar.expr import ONE, Arg, Buffer, Const, Expr, Op
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.loop_forest import LoopBody
 from loopnest.tensor.domain import IterDomain

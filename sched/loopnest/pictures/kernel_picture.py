@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from loopnest import kir
 from loopnest.base.errors import LaunchError, LoopnestError, LoweringError
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines, print_nest
 from loopnest.pictures.domain_picture import style_of
 from loopnest.pictures.svg import LINE, Canvas, Svg, width_of
 from loopnest.pictures.tile_picture import chrome_trace, draw_tile, pipeline_of
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import loads
+from loopnest.scalar.expr import Buffer, loads
 
 if TYPE_CHECKING:
     from loopnest.kir.kernel_facts import Parameter

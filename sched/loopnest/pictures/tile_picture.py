@@ -13,13 +13,13 @@ import numpy as np
 from loopnest import kir
 from loopnest.costs.iteration_classes import Array, Iterations, Uses
 from loopnest.costs.launch_counts import BANKS, WORD, AccessCount, Counting
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.tiles import in_registers
 from loopnest.pictures.svg import LINE, Canvas, Svg, width_of
 from loopnest.proofs.point_arrays import Points, number
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType, along_dimensions
 from loopnest.scalar.expr import (
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

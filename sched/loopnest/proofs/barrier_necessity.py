@@ -13,7 +13,6 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.tiles import without_tiles
 from loopnest.proofs.affine import NotAffine
 from loopnest.proofs.enumeration.access_instances import InstanceTable
@@ -31,6 +30,7 @@ from loopnest.scalar.enums import WARP, Memory
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs.point_arrays import number
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import GRID_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Expr,
     LaunchIndex,
     Load,

@@ -17,7 +17,6 @@ from itertools import pairwise
 from typing import Any
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.tiles import had_tiles
 from loopnest.proofs import affine
 from loopnest.proofs.program_model import Access, Guards, Model, Site, reads_memory, terms
@@ -32,7 +31,7 @@ from loopnest.proofs.quasi_affine import (
     variable,
 )
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
-from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, walk
+from loopnest.scalar.expr import Buffer, Const, Expr, Index, LaunchIndex, Local, Op, walk
 
 MAX_OPERATIONS = 200_000
 """How many steps isl may take to show one fact about indices."""

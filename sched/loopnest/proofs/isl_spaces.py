@@ -26,7 +26,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs import affine
 from loopnest.proofs.index_variables import Forms, Group, IndexVariables
 from loopnest.proofs.program_model import (
@@ -55,7 +54,7 @@ from loopnest.proofs.quasi_affine import (
     variable,
 )
 from loopnest.scalar.enums import GRID_DIMENSIONS
-from loopnest.scalar.expr import Expr, Op, walk
+from loopnest.scalar.expr import Buffer, Expr, Op, walk
 
 MOST_CASES = 8
 """How many values an index or a quotient may have whose products with sizes are variables."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.numerics.float64_math import fold
 from loopnest.proofs.program_model import Site
 from loopnest.proofs.single_launches import LaunchMath
@@ -22,6 +21,7 @@ from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import (
     ZERO,
     Arg,
+    Buffer,
     Const,
     Expr,
     Load,

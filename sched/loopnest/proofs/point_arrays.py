@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs.program_model import Guards, Model, Site
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
@@ -22,6 +21,7 @@ from loopnest.scalar.enums import (
     along_dimensions,
 )
 from loopnest.scalar.expr import (
+    Buffer,
     Const,
     Coordinate,
     Expr,

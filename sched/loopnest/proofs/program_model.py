@@ -21,10 +21,10 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import shared_places
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
+    Buffer,
     Const,
     Expr,
     Index,

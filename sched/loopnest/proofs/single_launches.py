@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines
 from loopnest.proofs.report import ALL_SIZES, Finding, Place, Report
 from loopnest.scalar import dtypes
@@ -24,6 +23,7 @@ from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Coordinate,
     Expr,
     Index,

@@ -14,7 +14,6 @@ from loopnest import kir
 from loopnest.base.errors import VerifyError, kind_of
 from loopnest.base.gc_pause import paused
 from loopnest.base.recursion import deep
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.legal_program import made_twice, program_faults
 from loopnest.kir.legal_tiles import tile_faults
 from loopnest.kir.tiles import without_tiles
@@ -52,7 +51,7 @@ from loopnest.proofs.template_matching import Mismatch
 from loopnest.proofs.witness import Witness, among_tiles
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr, Local, Symbol, loads
+from loopnest.scalar.expr import Buffer, Expr, Local, Symbol, loads
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.computed_ranges import distinct_data

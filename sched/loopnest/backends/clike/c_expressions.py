@@ -24,7 +24,6 @@ from loopnest.backends.clike.dialect import (
 )
 from loopnest.backends.clike.identifiers import Names
 from loopnest.base.errors import InternalError, kind_of
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import swizzled
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
@@ -32,6 +31,7 @@ from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

@@ -27,10 +27,9 @@ from loopnest.kir import (
     walk,
     with_bodies,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar.dtypes import bool_, float32, int32, int64
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const, Expr, Load, Local, Op, cast, rewrite
+from loopnest.scalar.expr import Buffer, Const, Expr, Load, Local, Op, cast, rewrite
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 

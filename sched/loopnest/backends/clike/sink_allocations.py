@@ -20,8 +20,7 @@ from typing import TypeAlias
 
 from loopnest.base.fast_init import fast_init
 from loopnest.kir import Allocate, Loop, Stmt, Store, bodies, expressions, with_bodies
-from loopnest.kir.buffers import Buffer
-from loopnest.scalar.expr import ONE, loads
+from loopnest.scalar.expr import ONE, Buffer, loads
 
 Table: TypeAlias = "dict[Buffer, list[Stmt]]"
 """For each buffer the statements of one body that touch it, in order."""

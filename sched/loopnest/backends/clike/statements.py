@@ -30,11 +30,10 @@ from loopnest.kir import (
     Wait,
 )
 from loopnest.kir.atomic_updates import operation_of
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import LoopBounds, loop_bounds
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Local
+from loopnest.scalar.expr import ONE, ZERO, Buffer, Const, Expr, Local
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
 

@@ -55,7 +55,6 @@ from loopnest.kir import (
     expressions,
     walk,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import LoopBounds
 from loopnest.kir.tiles import without_tiles
 from loopnest.scalar import dtypes
@@ -64,6 +63,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

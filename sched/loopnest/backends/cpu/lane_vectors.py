@@ -24,12 +24,11 @@ from dataclasses import dataclass, field
 
 from loopnest.backends.cpu.fission.loop_form import upper_bound
 from loopnest.kir import Allocate, If, Let, Loop, Program, Stmt, Store, expressions, walk
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, Const, Expr, Index, Load, Local, Op, loads, variables
+from loopnest.scalar.expr import ONE, Buffer, Const, Expr, Index, Load, Local, Op, loads, variables
 from loopnest.scalar.expr import walk as nodes_of
 
 NAMES = {dtypes.float32: "f32", dtypes.float64: "f64"}

@@ -22,11 +22,10 @@ from loopnest.backends.cpu.lane_vectors import (
     lane_vectors,
 )
 from loopnest.kir import Allocate, If, Let, Loop, Program, Stmt, Store, expressions, walk
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import loop_bounds
 from loopnest.kir.vector_access import VectorFinder, first_lane
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import ONE, Const, Expr, Load, Local, Op
+from loopnest.scalar.expr import ONE, Buffer, Const, Expr, Load, Local, Op
 from loopnest.scalar.expr import walk as nodes_of
 
 

@@ -36,7 +36,6 @@ from loopnest.backends.cuda.driver.gpu_driver import (
 from loopnest.backends.cuda.printing import cuda_printer
 from loopnest.backends.cuda.toolchain import nvrtc
 from loopnest.base.errors import LaunchError
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import alignments, wide_accesses
 from loopnest.launch.launch_plan import LaunchConfig, LaunchPlan, Planner
 from loopnest.launch.outputs import Outputs
@@ -54,6 +53,7 @@ from loopnest.launch.target_interface import (
 from loopnest.launch.timing import BenchResult, measure_batches
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Buffer
 
 OPTIONS: Mapping[str, TargetOption] = {
     "fast_math": SWITCH,

@@ -40,7 +40,6 @@ from loopnest.kir import (
     is_unconditional,
     map_expressions,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.barriers.thread_dependence import Arrival, BufferAccess, Dependence, Scope
 from loopnest.lowering.indexing.redundant_writes import is_repeated
 from loopnest.lowering.loops.guarded_tree import (
@@ -58,6 +57,7 @@ from loopnest.lowering.loops.phase_nest import Compute
 from loopnest.scalar.access_bounds import without_remainders
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
+    Buffer,
     Const,
     Expr,
     Index,

@@ -12,10 +12,9 @@ from typing import NamedTuple, TypeAlias
 
 from loopnest.base.errors import LoweringError
 from loopnest.kir import Arrive, If, Loop, Program, Stmt, Store, expressions, walk
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.phase_terms import one_thread
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
-from loopnest.scalar.expr import Const, Expr, Local, loads, substitute, terms_of
+from loopnest.scalar.expr import Buffer, Const, Expr, Local, loads, substitute, terms_of
 from loopnest.tensor.tensor_view import TensorView
 
 Loops: TypeAlias = "tuple[Loop, ...]"

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from loopnest.base.fast_init import fast_init
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar.access_bounds import AccessBounds, is_fixed
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
 from loopnest.scalar.expr import (
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from loopnest.base.errors import InternalError
 from loopnest.base.fast_init import fast_init
 from loopnest.kir import WHOLE_ELEMENTS, Store
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.loops.guarded_tree import Guarded
 from loopnest.lowering.loops.phase_nest import Compute, Nest
@@ -29,6 +28,7 @@ from loopnest.scalar.expr import (
     ONE,
     ZERO,
     Arg,
+    Buffer,
     Coordinate,
     Expr,
     Index,

@@ -23,7 +23,6 @@ from loopnest.kir import (
     walk,
     with_bodies,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import instructions
 from loopnest.kir.instruction_table import gives_lanes
 from loopnest.kir.matrix_rows import NoRows, moves, named_rows
@@ -42,7 +41,7 @@ from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, LoopNode, Nest, NestItem
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Index, all_of, loads
+from loopnest.scalar.expr import Buffer, Index, all_of, loads
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.tensor_view import TensorView, padded_copy, started_by

@@ -16,7 +16,6 @@ from itertools import chain, product
 from typing import TypeAlias
 
 from loopnest.kir import Allocate, Arrive, Let, Store
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.accesses import Accesses, WholeVectors
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.phase_terms import PhaseTerms
@@ -51,7 +50,18 @@ from loopnest.lowering.reductions.block_exchange import (
 )
 from loopnest.lowering.reductions.grid_reduction import GridReduction
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, TRUE, ZERO, Const, Expr, Index, LaunchIndex, Load, integer
+from loopnest.scalar.expr import (
+    ONE,
+    TRUE,
+    ZERO,
+    Buffer,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    integer,
+)
 from loopnest.schedule.fold_order import carries
 from loopnest.tensor.tensor_view import TensorView, started_by
 

@@ -36,7 +36,6 @@ from typing import NamedTuple
 
 from loopnest.base.errors import LoweringError
 from loopnest.kir import Let, Store
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.lowering.indexing.accesses import Accesses
 from loopnest.lowering.indexing.axis_indices import Environment
@@ -57,6 +56,7 @@ from loopnest.scalar.expr import (
     TRUE,
     ZERO,
     Arg,
+    Buffer,
     Const,
     Coordinate,
     Expr,

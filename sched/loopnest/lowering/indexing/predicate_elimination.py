@@ -40,7 +40,6 @@ from typing import NamedTuple
 
 from loopnest.base.fast_init import fast_init
 from loopnest.kir import Store, expressions
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import (
     Guarded,
     PredicateTerm,
@@ -54,6 +53,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

@@ -19,10 +19,9 @@ from itertools import dropwhile
 
 from loopnest.kir import Allocate, If, Loop, Stmt, Store, before
 from loopnest.kir import walk as walk_statements
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import PredicateTerm, ThreadData
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Expr, Index, LaunchIndex, all_of, loads, walk
+from loopnest.scalar.expr import Buffer, Expr, Index, LaunchIndex, all_of, loads, walk
 
 _NONE: dict[Expr, PredicateTerm] = {}
 

@@ -20,12 +20,12 @@ from loopnest.kir import (
     Wait,
     map_expressions,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.lowering.loops.phase_nest import Compute
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (
     TRUE,
+    Buffer,
     Const,
     Expr,
     Index,

@@ -45,7 +45,6 @@ from loopnest.kir import (
     with_bodies,
     written,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import direction, gaps, slope
 from loopnest.lowering.loops.guarded_tree import ThreadData
 from loopnest.scalar.conditions import le, normal_le
@@ -55,6 +54,7 @@ from loopnest.scalar.expr import (
     ONE,
     TRUE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

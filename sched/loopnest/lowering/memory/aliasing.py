@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from loopnest.kir import Allocate, Store, expressions
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import Guarded, Tree, TreeItem, with_buffers
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const, loads
+from loopnest.scalar.expr import Buffer, Const, loads
 
 _LEAST_SCRATCH = 1024
 """Bytes of scratch that are worth a barrier."""

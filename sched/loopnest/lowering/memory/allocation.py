@@ -30,7 +30,6 @@ from typing import TypeAlias
 
 from loopnest.base.errors import InternalError, LoweringError
 from loopnest.base.fast_init import fast_init
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import (
     LoopPlan,
     is_atomic,
@@ -42,7 +41,7 @@ from loopnest.lowering.loops.phase_nest import accumulates_apart
 from loopnest.lowering.reductions.block_exchange import FreshNames, row_major
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Expr, Index, free_indices, integer
+from loopnest.scalar.expr import ONE, ZERO, Buffer, Expr, Index, free_indices, integer
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.instructed_tiles import has_lanes, lane_axis
 from loopnest.schedule.loop_forest import LoopGroup

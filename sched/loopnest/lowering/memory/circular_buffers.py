@@ -51,7 +51,6 @@ from loopnest.kir import (
     Wait,
     map_expressions,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_table import gives_lanes
 from loopnest.lowering.loops.guarded_tree import (
     Guarded,
@@ -72,6 +71,7 @@ from loopnest.scalar.expr import (
     FALSE,
     TRUE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

@@ -13,10 +13,9 @@ from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from loopnest.kir import Store, expressions, map_accesses
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import Tree, guarded_items, map_guarded
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr, Load, Op, loads, walk
+from loopnest.scalar.expr import Buffer, Expr, Load, Op, loads, walk
 from loopnest.scalar.simplify import Simplifier
 
 

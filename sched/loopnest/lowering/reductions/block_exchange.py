@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
 from loopnest.kir import Allocate, Collective, Let, Shuffle, Store
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Simple, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.scalar import dtypes
@@ -21,6 +20,7 @@ from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

@@ -23,13 +23,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
 from loopnest.lowering.reductions.block_exchange import FreshNames, row_major
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, Memory, ParallelType
-from loopnest.scalar.expr import ONE, Expr
+from loopnest.scalar.expr import ONE, Buffer, Expr
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.tensor_view import TensorView

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from loopnest.base.errors import LoopnestError
 from loopnest.kir import BOUND, If, Loop, Stmt, Store, walk
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Explained, Lowered, Note
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.lowering.schedule_notes.findings import buffer_axes, notes_of
@@ -20,7 +19,7 @@ from loopnest.lowering.schedule_notes.lowered_schedule import UNSWITCHED, Loweri
 from loopnest.lowering.schedule_notes.nest_costs import FAR_AHEAD
 from loopnest.lowering.schedule_notes.removals import assumptions, removal
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import ONE, Const, Expr, terms_of
+from loopnest.scalar.expr import ONE, Buffer, Const, Expr, terms_of
 from loopnest.scalar.origin import Origin
 from loopnest.schedule.inlining import depth_limit
 from loopnest.tensor.fusion import Fusion

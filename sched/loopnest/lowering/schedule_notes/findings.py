@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from loopnest.kir import If, Launch, Loop, Stmt, Store, expressions, holds_sync, walk
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import instructions
 from loopnest.kir.instruction_table import gives_lanes
 from loopnest.kir.lowered import Note
@@ -26,7 +25,7 @@ from loopnest.lowering.schedule_notes.lowered_schedule import (
 )
 from loopnest.lowering.schedule_notes.nest_costs import bank_notes, halo_notes, nest_notes
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Const, Expr, LaunchIndex, Load, loads
+from loopnest.scalar.expr import Buffer, Const, Expr, LaunchIndex, Load, loads
 from loopnest.scalar.expr import walk as walk_expr
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.intents import Intent, LeftBehind

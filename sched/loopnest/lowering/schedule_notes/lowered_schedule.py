@@ -11,12 +11,11 @@ from functools import cached_property
 
 from loopnest.base.fast_init import fast_init
 from loopnest.kir import Allocate, Loop, Program, Stmt, Store, walk
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const
+from loopnest.scalar.expr import Buffer, Const
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
 from loopnest.schedule.replay import match_leaves

@@ -44,7 +44,6 @@ from loopnest.kir import (
     expressions,
     walk,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Note
 from loopnest.kir.matrix_rows import named
 from loopnest.kir.shared_memory import swizzled
@@ -56,6 +55,7 @@ from loopnest.numerics.float64_math import APPLY
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
+    Buffer,
     Const,
     Coordinate,
     Expr,

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs.collectives.collective_machine import (
     IDEMPOTENT,
     MOST_LANES,
@@ -33,6 +32,7 @@ from loopnest.scalar.enums import (
 from loopnest.scalar.expr import (
     ONE,
     Arg,
+    Buffer,
     Const,
     Expr,
     Index,

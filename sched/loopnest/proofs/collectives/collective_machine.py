@@ -23,7 +23,6 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.lane_machine.abstract_machine import Machine, SyncStatements
 from loopnest.lane_machine.concrete_program import (
     INSIDE,
@@ -48,6 +47,7 @@ from loopnest.scalar.enums import BLOCK_DIMENSIONS, MOST_THREADS, WARP, Memory, 
 from loopnest.scalar.expr import (
     ONE,
     Arg,
+    Buffer,
     Const,
     Expr,
     Index,

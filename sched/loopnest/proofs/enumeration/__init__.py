@@ -14,7 +14,6 @@ from types import MappingProxyType
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs.collectives.collective_contract import Body
 from loopnest.proofs.enumeration.access_instances import InstanceTable
 from loopnest.proofs.enumeration.enumerated_alignment import misaligned
@@ -28,7 +27,7 @@ from loopnest.proofs.report import Finding
 from loopnest.proofs.template_matching import Agreement
 from loopnest.proofs.witness import Witness
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr, Local, Symbol
+from loopnest.scalar.expr import Buffer, Expr, Local, Symbol
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
 __all__ = ["EnumeratedFacts"]

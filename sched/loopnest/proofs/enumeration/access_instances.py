@@ -8,13 +8,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Trusted
 from loopnest.proofs.point_arrays import Array, Enumeration, Points, TooMany, Undecidable, number
 from loopnest.proofs.program_model import Access, Model, Site, data_values, is_private
 from loopnest.proofs.report import Finding
 from loopnest.proofs.witness import Witness
-from loopnest.scalar.expr import Expr, Load
+from loopnest.scalar.expr import Buffer, Expr, Load
 
 OUTSIDE = -1
 """The number of an element that lies outside of its tensor."""

@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.enumeration.access_instances import AccessInstances
 from loopnest.proofs.enumeration.held_multisets import Held
@@ -20,6 +19,7 @@ from loopnest.proofs.program_model import Access, is_private
 from loopnest.proofs.report import Finding
 from loopnest.proofs.template_matching import Combined, reducer_of
 from loopnest.scalar.enums import IterKind, Memory
+from loopnest.scalar.expr import Buffer
 from loopnest.tensor.math_snapshot import MathTensor
 
 

@@ -10,7 +10,6 @@ from itertools import permutations, product
 import numpy as np
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs.enumeration.access_instances import AccessInstances, InstanceTable
 from loopnest.proofs.point_arrays import (
     Array,
@@ -23,6 +22,7 @@ from loopnest.proofs.point_arrays import (
 from loopnest.proofs.program_model import Model, Site, is_private, launch_dimensions
 from loopnest.proofs.report import Finding
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
+from loopnest.scalar.expr import Buffer
 
 MOST_PAIRS = 4_000_000
 """How many pairs of accesses are looked at where arrivals may order them."""

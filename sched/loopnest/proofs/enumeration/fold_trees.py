@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs.collectives.collective_contract import Outline
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.enumeration import EnumeratedFacts
@@ -23,7 +22,7 @@ from loopnest.proofs.point_arrays import Array, Flags, Undecidable
 from loopnest.proofs.program_model import Site
 from loopnest.proofs.template_matching import Combined, Operand, reducer_of
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import Arg, Coordinate, Expr, Op, Symbol, integer, substitute
+from loopnest.scalar.expr import Arg, Buffer, Coordinate, Expr, Op, Symbol, integer, substitute
 from loopnest.tensor.math_snapshot import MathAxis, MathRead, MathSnapshot, MathTensor
 
 Node: TypeAlias = "tuple[object, ...]"

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.enumeration.access_instances import OUTSIDE, AccessInstances, InstanceTable
 from loopnest.proofs.enumeration.fold_orders import FoldOrder
@@ -26,7 +25,7 @@ from loopnest.proofs.point_arrays import Array, Flags, Points, Undecidable, grou
 from loopnest.proofs.program_model import Access, Site
 from loopnest.proofs.template_matching import Combined, Operand
 from loopnest.scalar.enums import MOST_THREADS
-from loopnest.scalar.expr import Const, Coordinate, Expr, loads
+from loopnest.scalar.expr import Buffer, Const, Coordinate, Expr, loads
 from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
 from loopnest.tensor.tensor_view import Scan, data_of
 

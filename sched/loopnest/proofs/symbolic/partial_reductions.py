@@ -19,7 +19,6 @@ from itertools import product
 from typing import Any
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs import affine
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.obligations import CollectiveMath, Work
@@ -31,7 +30,7 @@ from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes,
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
 from loopnest.proofs.template_matching import Combined, Operand, reducer_of
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import Expr, substitute
+from loopnest.scalar.expr import Buffer, Expr, substitute
 from loopnest.scalar.templates import at
 from loopnest.tensor.math_snapshot import MathTensor
 

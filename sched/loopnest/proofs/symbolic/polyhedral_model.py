@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs import affine
 from loopnest.proofs.affine import NotAffine, names_in, plus
 from loopnest.proofs.data_indices import Need, Trusted
@@ -58,7 +57,7 @@ from loopnest.scalar.enums import (
     Memory,
     ParallelType,
 )
-from loopnest.scalar.expr import Const, Expr, Load, Local, Op, loads, walk
+from loopnest.scalar.expr import Buffer, Const, Expr, Load, Local, Op, loads, walk
 from loopnest.scalar.templates import at
 from loopnest.tensor.math_snapshot import MathSnapshot
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs import affine
 from loopnest.proofs.quasi_affine import (
     Monomial,
@@ -17,7 +16,7 @@ from loopnest.proofs.quasi_affine import (
 from loopnest.proofs.symbolic.isl_relations import Instances, NotProved, about
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.wide_accesses import WidePlace, wide_place_of
-from loopnest.scalar.expr import Const, Expr, Op
+from loopnest.scalar.expr import Buffer, Const, Expr, Op
 
 
 class Alignment:

@@ -16,12 +16,12 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs import affine
 from loopnest.proofs.obligations import Work
 from loopnest.proofs.program_model import Access, Site, is_private
 from loopnest.proofs.symbolic.isl_relations import Instances, NotProved
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+from loopnest.scalar.expr import Buffer
 
 Writes: TypeAlias = "list[tuple[Work, Any]]"
 """Stores with the maps from their points to the elements."""

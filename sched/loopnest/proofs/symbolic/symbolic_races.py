@@ -12,7 +12,6 @@ from itertools import combinations_with_replacement, product
 from typing import Any
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs import affine
 from loopnest.proofs.affine import FALSE, Condition, Tuple, equal
 from loopnest.proofs.index_variables import Group
@@ -23,7 +22,7 @@ from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.symbolic_dataflow import earlier
 from loopnest.proofs.template_matching import reducer_of
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory
-from loopnest.scalar.expr import Const, Expr, LaunchIndex
+from loopnest.scalar.expr import Buffer, Const, Expr, LaunchIndex
 
 # Barriers: who reaches them, and which accesses they order.
 #

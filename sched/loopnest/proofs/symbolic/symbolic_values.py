@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from loopnest import kir
-from loopnest.kir.buffers import Buffer
 from loopnest.proofs import affine
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.isl_spaces import MOST_CASES
@@ -35,7 +34,7 @@ from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
 from loopnest.proofs.template_matching import Agreement, Combined
 from loopnest.scalar.enums import IterKind, Memory
-from loopnest.scalar.expr import Const, Coordinate, Expr, Load, Op
+from loopnest.scalar.expr import Buffer, Const, Coordinate, Expr, Load, Op
 from loopnest.scalar.templates import coordinates
 from loopnest.tensor.math_snapshot import MathTensor
 

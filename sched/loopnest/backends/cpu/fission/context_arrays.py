@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from loopnest.backends.cpu.fission.loop_interchange import Interchange
 from loopnest.kir import Stmt, map_accesses, map_body
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import ONE, ZERO, Expr, Index, Load, Local
+from loopnest.scalar.expr import ONE, ZERO, Buffer, Expr, Index, Load, Local
 from loopnest.scalar.simplify import Simplifier
 
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from loopnest.backends.clike.sink_allocations import settle_allocations
 from loopnest.kir import Allocate, If, Let, Loop, Program, Stmt, Store, map_body
 from loopnest.kir import walk as walk_statements
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import (
     ONE,
+    Buffer,
     Const,
     Expr,
     Index,

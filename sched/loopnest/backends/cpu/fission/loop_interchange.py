@@ -19,10 +19,20 @@ from math import prod
 
 from loopnest.kir import BOUND, Allocate, If, Let, Loop, Stmt, Store, expressions, holds_sync
 from loopnest.kir import walk as walk_statements
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import ONE, Const, Expr, Index, Load, Local, rewrite, substitute, walk
+from loopnest.scalar.expr import (
+    ONE,
+    Buffer,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Local,
+    rewrite,
+    substitute,
+    walk,
+)
 from loopnest.scalar.simplify import Simplifier
 
 UNKNOWN_EXTENT = 16

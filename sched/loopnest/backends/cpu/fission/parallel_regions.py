@@ -26,10 +26,9 @@ from loopnest.backends.cpu.fission.shuffle_loads import is_swap
 from loopnest.base.errors import InternalError
 from loopnest.kir import Allocate, Arrive, Barrier, If, Let, Loop, Shuffle, Stmt
 from loopnest.kir import walk as walk_statements
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Expr, Index, Load, Local, Op, walk
+from loopnest.scalar.expr import Buffer, Expr, Index, Load, Local, Op, walk
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -61,7 +61,6 @@ from loopnest.kir import (
     with_bodies,
 )
 from loopnest.kir import walk as walk_statements
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.tiles import without_tiles
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import (
@@ -74,6 +73,7 @@ from loopnest.scalar.enums import (
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Const,
     Expr,
     Index,

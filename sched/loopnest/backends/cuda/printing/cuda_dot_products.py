@@ -16,12 +16,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from loopnest.kir import Allocate, Loop, Program, Stmt, Store
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, Expr, Load, Op, cast, free_indices, rewrite
+from loopnest.scalar.expr import ONE, Buffer, Expr, Load, Op, cast, free_indices, rewrite
 
 LANES = 4
 """Bytes of a word."""

@@ -75,7 +75,6 @@ from loopnest.kir import (
     is_sync,
     map_body,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.instruction_rows import instructions
 from loopnest.kir.instruction_table import Instruction, Operand
 from loopnest.kir.matrix_rows import first_elements, named
@@ -88,6 +87,7 @@ from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
+    Buffer,
     Expr,
     Index,
     Load,

@@ -24,10 +24,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loopnest.kir import Loop, Program, Store
-from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder, WideAccess, first_lane, is_vector
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr, Load
+from loopnest.scalar.expr import Buffer, Expr, Load
 
 WORD = 4
 """Bytes of a register."""
