@@ -88,7 +88,7 @@ class CompiledKernel(Generic[K]):
     ) -> None:
         self.kernel = kernel
         self.target = target
-        self._options = dict(options)
+        self.options = dict(options)
         self._executable = executable
         program = kernel.program
         self._program = program
@@ -112,12 +112,6 @@ class CompiledKernel(Generic[K]):
         self._ready: ReadyCall | None = None
         """The call that the last one was like."""
         self._warned = False
-
-    def __reduce__(self) -> tuple[Callable[..., CompiledKernel[K]], tuple[object, ...]]:
-        """Pickle what it was compiled from; it is compiled again (or found in the cache)."""
-        from loopnest.base.pickling import STAMP
-
-        return _compiled_again, (STAMP, self.kernel, self.target, self._options)
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self._program.name} on '{self.target}'>"
@@ -466,14 +460,6 @@ class CompiledKernel(Generic[K]):
                 result.fill(identity(self._program, output.buffer))
         if any(result.size for result in results):
             interpret_target.Interpreted(plan.program).run(arrays, scalars, plan)
-
-
-def _compiled_again(
-    _: object, kernel: K, target: str, options: Mapping[str, Any]
-) -> CompiledKernel[K]:
-    from loopnest.backends.targets import compile_kernel
-
-    return compile_kernel(kernel, target, options)
 
 
 def _spaces(program: kir.Program) -> list[tuple[np.dtype[Any], bool]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 from weakref import WeakSet
@@ -16,6 +17,7 @@ from loopnest.backends.cpu import c_target
 from loopnest.backends.cuda import cuda_target
 from loopnest.backends.interpret import interpret_target
 from loopnest.base.errors import CompileError, LoopnestError, LoweringError, NotSupported
+from loopnest.base.pickling import STAMP
 from loopnest.launch.target_interface import Executable, TargetRow, check_options
 from loopnest.scalar.expr import Symbol
 from loopnest.scalar.target_names import target_name
@@ -242,3 +244,22 @@ def compile_variants(kernel: K, target: str, optimize: int | None) -> CompiledKe
         return _build(kernel, row, options, prove=False)
     first, second = row.together([kernel.program, scalar.program], optimize)
     return CompiledKernel(kernel, target, first, lambda _: second, options)
+
+
+def _compiled_again(
+    _: object, kernel: K, target: str, options: Mapping[str, Any]
+) -> CompiledKernel[K]:
+    return compile_kernel(kernel, target, options)
+
+
+def _recipe(made: CompiledKernel[K]) -> tuple[Callable[..., CompiledKernel[K]], tuple[Any, ...]]:
+    """Return what a kernel was compiled from; it is compiled again, or found in the cache."""
+    return _compiled_again, (STAMP, made.kernel, made.target, made.options)
+
+
+_KINDS: list[type[CompiledKernel[Any]]] = [
+    CompiledKernel,
+    *[row.kernel for row in TARGETS.values() if row.kernel],
+]
+for _kind in _KINDS:
+    copyreg.pickle(_kind, _recipe)
