@@ -12,6 +12,7 @@ import pytest
 
 import loopnest as ln
 import loopnest.graph as G
+from loopnest.facade import language
 
 NAMES = (
     *("add", "sub", "mul", "div", "pow", "mod", "neg", "abs", "exp", "exp2", "log", "log2"),
@@ -54,10 +55,10 @@ def test_every_public_name_exists() -> None:
         getattr(ln, name)
 
 
-def declared() -> dict[str, str]:
-    """Return the module of each name that only type checkers import."""
-    assert ln.__file__ is not None
-    tree = ast.parse(Path(ln.__file__).read_text())
+def declared(module: ModuleType) -> dict[str, str]:
+    """Return the module of each name that only type checkers import, as `module` has it."""
+    assert module.__file__ is not None
+    tree = ast.parse(Path(module.__file__).read_text())
     blocks = {ast.unparse(node.test): node for node in tree.body if isinstance(node, ast.If)}
     block = blocks["TYPE_CHECKING"]
     statements = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -68,10 +69,12 @@ def declared() -> dict[str, str]:
 
 def test_lazy_names_are_what_type_checkers_see() -> None:
     """Each loaded first of all from the place that is declared, none at once."""
+    of_tools = declared(ln)
+    assert of_tools.pop("*") == language.__name__
     code = f"""
 import loopnest as ln
 from importlib import import_module
-declared = {declared()}
+declared = {of_tools | declared(language)}
 assert set(ln.__all__) - set(vars(ln)) == set(declared)
 for name, module in declared.items():
     loaded = getattr(ln, name)
@@ -79,6 +82,14 @@ for name, module in declared.items():
     assert vars(ln)[name] is loaded, name
 """
     python(code)
+
+
+def test_the_language_has_no_name_of_the_tools() -> None:
+    assert set(ln.__all__) - set(language.__all__) == set(declared(ln)) - {"*"}
+    for name in language.__all__:
+        assert getattr(ln, name) is getattr(language, name)
+    with pytest.raises(AttributeError, match=r"^module 'loopnest' has no attribute 'profile'$"):
+        language.profile  # noqa: B018
 
 
 def test_public_functions_say_what_they_do() -> None:
@@ -131,8 +142,9 @@ def test_import_is_light() -> None:
 def test_import_loads_what_every_program_needs_alone() -> None:
     """Where Python cannot keep what it has compiled, each module costs some milliseconds."""
     ours = "sorted(m for m in sys.modules if m.startswith('loopnest.'))"
-    loaded = "['loopnest.base', 'loopnest.base.errors', 'loopnest.scalar', "
-    loaded += "'loopnest.scalar.dtypes', 'loopnest.scalar.enums']"
+    loaded = "['loopnest.base', 'loopnest.base.errors', 'loopnest.facade', "
+    loaded += "'loopnest.facade.language', 'loopnest.scalar', 'loopnest.scalar.dtypes', "
+    loaded += "'loopnest.scalar.enums']"
     assert python(f"import sys, loopnest; dir(loopnest); print({ours})") == loaded
     code = f"import sys, loopnest as ln; ln.Fusion; ln.exp; print({ours})"
     assert "loopnest.tensor.ops.recurrences" not in python(code)

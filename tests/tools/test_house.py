@@ -50,6 +50,13 @@ def test_no_circle_on_top_of_files():
     assert house_tool.House.read().circles("top") == []
 
 
+@pytest.mark.parametrize("kind", ["typing", "function"])
+def test_the_only_circle_is_that_of_a_tensor_and_its_fusion(kind: str):
+    tensor = ["fusion", "intents", "schedule_trace", "tensor_view"]
+    circles = [[f"loopnest.tensor.{name}" for name in tensor]]
+    assert house_tool.House.read().circles(kind) == circles
+
+
 def test_a_code_line_holds_a_token_of_code():
     source = '''"""A module."""
 # a comment

@@ -1,8 +1,9 @@
-"""The kernel that a user holds: `lower` and `compile`, and what a kernel can be asked.
+"""The kernel that a user holds, and the language that schedules are written in.
 
 In comes a scheduled `Fusion`; out goes a `Kernel`, or what runs on arrays. This is the lowest room
 that sees both how a nest is made and what is made of it, so that lowering and backends need not
-know each other. There is one file, `kernel_class`.
+know each other. There are two files: `kernel_class`, and `language`, the public names but for
+those of the tools, which stand on it.
 
 The three types to know: `Kernel` (immutable: a `Lowered` and what was computed of it since),
 `kir.lowered.Lowered` (the program and the math, as lowering hands them over), and

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TypeAlias
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.scalar.origin import caller
 from loopnest.schedule.stage_focus import focused
 from loopnest.schedulers.iteration_space import copies, is_reshaped, reductions, together

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from math import gcd
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.schedulers import window_loops
 from loopnest.schedulers.contraction_parts import (
     Contraction,

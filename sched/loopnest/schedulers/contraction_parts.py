@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.scalar.expr import Op, walk
 from loopnest.scalar.op_table import OPS
 from loopnest.schedulers.iteration_space import (

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.schedulers.contraction_parts import contraction, ends_in
 from loopnest.schedulers.iteration_space import (
     IterationSpace,

@@ -10,8 +10,8 @@ Sums of rows and columns, and what follows a reduction and broadcasts it back: s
 
 from __future__ import annotations
 
-import loopnest as ln
 from loopnest.base.errors import ScheduleError
+from loopnest.facade import language as ln
 from loopnest.scalar.enums import WARP
 from loopnest.schedulers.iteration_space import (
     IterationSpace,

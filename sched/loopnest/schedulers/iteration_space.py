@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, Op, walk
 from loopnest.tensor.tensor_view import Read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.schedulers.iteration_space import IterationSpace, MemoryAccess, iteration_space
 
 

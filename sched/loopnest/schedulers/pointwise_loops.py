@@ -7,7 +7,7 @@ for chunk in ...:   # a core, or a block of threads
 
 from __future__ import annotations
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.schedulers.iteration_space import IterationSpace, iteration_space, reductions
 from loopnest.schedulers.loop_shapes import (
     LabelledAxes,

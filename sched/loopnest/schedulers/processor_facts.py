@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import loopnest as ln
+from loopnest.facade import language as ln
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.scalar.enums import WARP
 from loopnest.schedulers.iteration_space import (
     IterationSpace,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.scalar.expr import Const, Coordinate
 from loopnest.schedulers.iteration_space import reads_parts, reductions, steps
 from loopnest.schedulers.processor_facts import Processor

@@ -15,8 +15,8 @@ from functools import partial
 from threading import Lock
 from typing import TypeAlias
 
-import loopnest as ln
 from loopnest.base.errors import ScheduleError, kind_of
+from loopnest.facade import language as ln
 from loopnest.scalar.target_names import target_name
 from loopnest.schedulers import (
     contraction_loops,

@@ -10,7 +10,7 @@ for the counts of those before it.
 
 from __future__ import annotations
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.schedulers.iteration_space import upstream
 from loopnest.schedulers.processor_facts import Processor
 

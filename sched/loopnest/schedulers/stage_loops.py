@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import TypeAlias
 
-import loopnest as ln
 from loopnest.base.errors import LoweringError, ScheduleError
+from loopnest.facade import language as ln
 from loopnest.schedulers.iteration_space import copies, has_border, together, upstream
 from loopnest.schedulers.loop_shapes import GRID, on_grid
 from loopnest.schedulers.processor_facts import Processor

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.schedulers import pointwise_loops
 from loopnest.schedulers.iteration_space import IterationSpace, copies, iteration_space
 from loopnest.schedulers.loop_shapes import (

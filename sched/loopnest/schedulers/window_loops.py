@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     has_border,

@@ -17,7 +17,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-import loopnest as ln
+from loopnest.facade import language as ln
 from loopnest.schedule.replay import shared_positions
 from loopnest.tensor.domain import ancestors
 from loopnest.tensor.overlapping_tiles import same_loops

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-import loopnest as ln
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
 from loopnest.devtools.fuzzing.case_lines import Case, Failure, Session, Sizes, Snapshot
 from loopnest.devtools.harness import Arguments, Array, make_arguments, small_targets
+from loopnest.facade import language as ln
 from loopnest.facade.kernel_class import Kernel
 from loopnest.facade.kernel_class import compile as compile_kernel
 from loopnest.facade.kernel_class import lower as lower_fusion

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
-import loopnest as ln
 from loopnest.base.errors import LaunchError
 from loopnest.devtools.cli_spec import source_of
 from loopnest.devtools.fuzzing.case_lines import Case, Failure, Session, Sizes, variable_of
@@ -24,6 +23,7 @@ from loopnest.devtools.fuzzing.judge import (
 from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.devtools.kernel_def import KernelDef
 from loopnest.devtools.work_farm import KernelFile
+from loopnest.facade import language as ln
 from loopnest.scalar.arguments import size_value
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
-import loopnest as ln
 from loopnest.devtools.fuzzing.case_lines import Session
+from loopnest.facade import language as ln
 from loopnest.schedule.fold_order import carries, folded_axes
 
 _FACTORS = ["1", "2", "2", "3", "4", "4", "5", "7", "8", "16"]

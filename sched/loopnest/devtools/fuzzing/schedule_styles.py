@@ -22,10 +22,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
-import loopnest as ln
 from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.devtools.fuzzing.judge import require_order
 from loopnest.devtools.fuzzing.schedule_calls import LOOPS, MEMORIES, THREADS, ScheduleCalls
+from loopnest.facade import language as ln
 
 Report = Callable[[str, str], None]
 
