@@ -60,7 +60,7 @@ def gpu(f, threads=128, lanes=None):
 
 
 @bias_gelu.schedule("cpu")
-def cpu(f, lanes=16):
+def cpu(f, lanes=ln.choice(16, 8, 32, 64)):
     """Rows go to the cores; a row goes by vectors, whole cache lines of the result at a time.
 
     A result larger than the caches is then stored past them.

@@ -66,7 +66,14 @@ def gpu(f, channels=8, height=8, width=32, depth=4):
 
 
 @conv2d.schedule("cpu")
-def cpu(f, height=4, rows=2, columns=None, parts=2, lanes=None):
+def cpu(
+    f,
+    height=ln.choice(4, 2, 8),
+    rows=ln.choice(2, 1, 4),
+    columns=ln.choice(None, 2, 3, 4, 6),
+    parts=ln.choice(2, 1),
+    lanes=None,
+):
     """A core has `height` rows of results at a time, their part of the image in its cache.
 
     The sums of `rows` x `columns` results for `parts` vectors of channels stay in registers: 2 x 3

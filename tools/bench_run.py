@@ -149,16 +149,29 @@ def error_of(result: Any, exact: Any) -> float:
 
 
 def our_call(
-    name: str, arrays: Sequence[Any], threads: int, fast_math: bool = False
+    name: str, arrays: Sequence[Any], threads: int, fast_math: bool = False, **parameters: Any
 ) -> tuple[Call, Any]:
-    """Return a call of our kernel, and the array that it writes to."""
+    """Return a call of our kernel, by parameters of its schedule, and the array it writes to."""
     import loopnest as ln
 
     options = {"threads": threads, "fast_math": fast_math}
-    function = ln.compile(kernel_of(name).lower("cpu"), target="c", **options)
+    function = ln.compile(kernel_of(name).lower("cpu", **parameters), target="c", **options)
     sizes = SIZES.get(name, {})
     result = function(*arrays, **sizes)
     return (lambda: function(*arrays, out=result, **sizes)), result
+
+
+def tuned_parameters(name: str, arrays: Sequence[Any]) -> dict[str, Any]:
+    """Return what `ln.tune` kept of a kernel for the sizes of arrays that are nearest."""
+    kernel = kernel_of(name)
+    sizes = {
+        axis.size.name: extent
+        for tensor, array in zip(kernel.fusion("cpu").inputs, arrays, strict=True)
+        for axis, extent in zip(tensor.root_domain, array.shape, strict=True)
+        if not isinstance(axis.extent, int)
+    }
+    found: dict[str, Any] = kernel.tuned("cpu", "c", sizes)
+    return found
 
 
 def made_arrays(name: str) -> list[Any]:
@@ -181,6 +194,7 @@ def bench_kernel(
     threads: int,
     use_cpu: bool,
     fast_math: bool = False,
+    tuned: bool = False,
 ) -> dict[str, Any]:
     """Return times of one kernel, ours and the peers', and how they relate."""
     import numpy as np
@@ -188,6 +202,9 @@ def bench_kernel(
     arrays = made_arrays(name)
     call, result = our_call(name, arrays, threads, fast_math)
     candidates = {"loopnest": call}
+    parameters = tuned_parameters(name, arrays) if tuned else {}
+    if parameters:
+        candidates["tuned"] = our_call(name, arrays, threads, fast_math, **parameters)[0]
     errors: dict[str, str] = {}
     exact = exact_rows(name, arrays) if name in BY_ROWS else None
     off: dict[str, float] = {} if exact is None else {"loopnest": error_of(result, exact)}
@@ -224,6 +241,7 @@ def bench_kernel(
         "turns": {label: list(found) for label, found in ratios.items()},
         "judged": ours / min(judged) if judged else None,
         "errors": errors,
+        "tuned": {key: str(value) for key, value in parameters.items()},
         "off": off,
     }
 
@@ -273,6 +291,9 @@ def show(
         table.add_row(name, shape, *cells, f"{TARGETS[name]:g}")
     console.print(table)
     for name, found in results.items():
+        if found["tuned"]:
+            chosen = ", ".join([f"{key}={value}" for key, value in found["tuned"].items()])
+            console.print(f"{name} as it was tuned: {chosen}", markup=False)
         if found["off"]:
             off = ", ".join([f"{label} {value:.1f}" for label, value in found["off"].items()])
             console.print(f"{name} errs by at most so many roundings (2^-24): {off}", markup=False)
@@ -317,6 +338,7 @@ def _ms(found: Mapping[str, Any], label: str, kind: str) -> str:
 @click.option(
     "--fast-math", is_flag=True, help="Compile ours for functions no more exact than the peers'."
 )
+@click.option("--tuned", is_flag=True, help="Time the parameters that `ln.tune` kept, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything measured as JSON.")
 def main(
     names: tuple[str, ...],
@@ -325,6 +347,7 @@ def main(
     peers: bool,
     use_cpu: bool,
     fast_math: bool,
+    tuned: bool,
     as_json: bool,
 ) -> None:
     """Run the "cpu" schedules of kernels on target "c", beside the peers.
@@ -355,7 +378,7 @@ def main(
         task = progress.add_task("measuring", total=len(chosen))
         for name in chosen:
             progress.update(task, description=name)
-            results[name] = bench_kernel(name, found, rounds, threads, use_cpu, fast_math)
+            results[name] = bench_kernel(name, found, rounds, threads, use_cpu, fast_math, tuned)
             progress.advance(task)
     if as_json:
         click.echo(json.dumps({"about": notes, "kernels": results}, indent=2))
@@ -363,7 +386,8 @@ def main(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
-    show(console, results, [peer.label for peer in found], "cpu" if use_cpu else "best")
+    labels = [*(["tuned"] if tuned else []), *[peer.label for peer in found]]
+    show(console, results, labels, "cpu" if use_cpu else "best")
     console.print("; ".join(notes), markup=False)
 
 

@@ -278,7 +278,7 @@ class KernelDef:
         """
         name = self.resolve(schedule)
         self._check_parameters(name, params)
-        fusion = self._without_schedule(params)
+        fusion = self.unscheduled(params)
         if name:
             with fusion:
                 self.schedules[name](fusion, **self._chosen(name, params))
@@ -296,7 +296,7 @@ class KernelDef:
         """Return the digest of the math, by which a tuning finds its kernel again."""
         from loopnest.tensor.fusion import math_text
 
-        return hashlib.sha256(math_text(self._without_schedule({})).encode()).hexdigest()
+        return hashlib.sha256(math_text(self.unscheduled({})).encode()).hexdigest()
 
     def tuned(
         self, schedule: str, target: str, sizes: Mapping[str, int] | None = None
@@ -388,7 +388,7 @@ class KernelDef:
         for name in params:
             if not any(name in self.parameters(schedule) for schedule, _ in asked):
                 self._check_parameters(asked[0][0], {name: None})
-        plain = without_schedule(self._without_schedule(params))
+        plain = without_schedule(self.unscheduled(params))
         conditions = [SizeCondition.read(key, plain, call) for key in entries]
         check_reachable(call, plain, conditions)
         definition = _chosen_definition(self, asked, conditions, params)
@@ -423,7 +423,8 @@ class KernelDef:
                 raise DefinitionError(call, f"'{name}' is a parameter of the math", hint)
         return schedule, {**self._chosen(schedule, params), **own}
 
-    def _without_schedule(self, params: Mapping[str, Any]) -> Fusion:
+    def unscheduled(self, params: Mapping[str, Any]) -> Fusion:
+        """Return a new fusion of the math alone, with those of the parameters that it has."""
         with Fusion(self.name) as fusion:
             self.math(fusion, **self._chosen("", params))
             if not fusion.outputs:

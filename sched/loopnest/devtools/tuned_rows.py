@@ -23,8 +23,8 @@ from loopnest.scalar.dtypes import DType
 
 _log = logging.getLogger("loopnest")
 
-VERSION = 1
-"""Of a row; it grows with a change of what a field means."""
+VERSION = 2
+"""Of a row; it grows with a change of what a field means. Rows of version 1 serve no graph."""
 
 FOLDER_VARIABLE = "LOOPNEST_TUNED"
 """The environment variable that names the folder of the database; empty: there is none."""
@@ -44,6 +44,10 @@ class TunedRow:
         default_seconds: the same of the declared defaults, in the same rounds.
         loopnest: the version that tuned.
         version: of the row.
+        form: the digest of the math without names and sizes, by which a group of a graph finds the
+            row; "" where its calls depend on sizes by name (``f.assume``).
+        inputs: for each input of the math, in order of use, the name and the extent of each axis.
+        calls: of the schedule, with these parameters; see `tuned_calls`.
     """
 
     kernel: str
@@ -58,6 +62,9 @@ class TunedRow:
     default_seconds: float
     loopnest: str = ""
     version: int = field(default=VERSION)
+    form: str = ""
+    inputs: list[list[tuple[str | None, int]]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
 
     def values(self) -> dict[str, Any]:
         """Return the parameters as a schedule takes them."""
@@ -120,6 +127,13 @@ def rows() -> Iterator[TunedRow]:
         yield from [row for _, row in _rows(place)]
 
 
+def state() -> tuple[str, ...]:
+    """Return what names the content of the database."""
+    place = folder()
+    found = [] if place is None or not place.is_dir() else os.listdir(place)
+    return tuple(sorted([name for name in found if name.endswith(".json")]))
+
+
 def _rows(place: Path) -> Iterator[tuple[Path, TunedRow]]:
     for path in sorted(place.glob("*.json")):
         row = _row(path)
@@ -135,12 +149,13 @@ def _row(path: Path) -> TunedRow | None:
         found = json.loads(text)
         if hashlib.sha256(text).hexdigest() != path.stem:
             raise ValueError("its content is not what its name says")
-        if found.get("version") != VERSION:
+        if found.get("version") not in (1, VERSION):
             _log.warning("%s: a row of version %s is left out", path, found.get("version"))
             return None
         row = TunedRow(**found)
         row.values()
-        if not all(type(size) is int and size >= 0 for size in row.sizes.values()):
+        extents = [size for axes in row.inputs for _, size in axes]
+        if not all(type(size) is int and size >= 0 for size in [*row.sizes.values(), *extents]):
             raise ValueError("its sizes are not all ints >= 0")
         return row
     except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loopnest.base.errors import CompileError, DefinitionError, LaunchError, LoopnestError
-from loopnest.devtools import tuned_rows
+from loopnest.devtools import tuned_calls, tuned_rows
 from loopnest.devtools.harness import make_arguments
 from loopnest.devtools.kernel_def import KernelDef
 from loopnest.devtools.tuned_rows import TunedRow, as_json
@@ -535,6 +535,11 @@ class _Tuner:
             tuned_rows.machine_name(found.target), dict(found.sizes),
             {name: as_json(value) for name, value in found.parameters.items()},
             found.seconds, found.spread, found.default_seconds, _version(),
+            **tuned_calls.of_graphs(
+                self.kernel.unscheduled({}),
+                self.kernel.fusion(found.schedule, **found.parameters),
+                found.sizes,
+            ),
         )  # fmt: skip
 
 

@@ -14,13 +14,14 @@ from typing import Any, TypeAlias
 
 import loopnest as ln
 from loopnest.base.errors import CompileError, LoopnestError
+from loopnest.devtools import tuned_calls, tuned_rows
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node
 from loopnest.graph.node_origins import place_of
 from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import structural_key
-from loopnest.graph_kernels.group_math import Inplace, scheduled_by
+from loopnest.graph_kernels.group_math import GroupMath, Inplace, scheduled_by
 from loopnest.graph_kernels.kernel_groups import VIEWS
 from loopnest.proofs.bit_claims import BitClaim
 from loopnest.schedulers import Processor
@@ -125,7 +126,7 @@ def _kernel_of(
     body: Graph, target: str, inplace: Inplace, processor: Processor | None
 ) -> GroupKernel | str:
     """Return the kernel of a body, or why there is none."""
-    key = (structural_key(body), schedule_target(target), inplace, processor)
+    key = (structural_key(body), schedule_target(target), inplace, processor, tuned_rows.state())
     found = _KERNELS.get(key)
     if found is None:
         found = _made(body, target, inplace, processor)
@@ -145,11 +146,37 @@ def _made(
         math, scheduler = scheduled_by(body, schedule_target(target), processor, inplace)
         if scheduler is None:
             return f"{math.fusion.name}: no scheduler for a single nest accepts it"
+        tuned = _as_tuned(body, math, target, inplace) if processor is None else None
+        if tuned is not None:
+            return tuned
         scheduler.schedule(math.fusion, this_processor() if processor is None else processor)
         kernel = ln.lower(math.fusion)
     except LoopnestError as error:
         return str(error)
     return GroupKernel(kernel, scheduler.name, math.inputs, inplace)
+
+
+def _as_tuned(body: Graph, math: GroupMath, target: str, inplace: Inplace) -> GroupKernel | None:
+    """Return the kernel of a body by the schedule that a tuning found for equal math, if any did.
+
+    Raises:
+        LoopnestError: as `scheduled_by`.
+    """
+    own = schedule_target(target)
+    row = tuned_calls.tuned_row(math.fusion, own)
+    if row is None:
+        return None
+    try:
+        names = tuned_calls.axis_names(math.fusion, row)
+        again, _ = scheduled_by(body, own, None, inplace, names)
+        tuned_calls.make_calls(again.fusion, row)
+        kernel = ln.lower(again.fusion)
+        if own == "cuda":
+            kernel.cuda()
+    except LoopnestError as error:
+        tuned_calls.note_misfit(math.fusion, row, error)
+        return None
+    return GroupKernel(kernel, f"{row.kernel}@{row.schedule}", again.inputs, inplace)
 
 
 def without_sizes_in_bits(found: Generated, target: str, sizes: Sequence[str]) -> Generated:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TypeAlias
 
 import loopnest as ln
@@ -20,6 +21,7 @@ from loopnest.schedulers import Processor, Scheduler, scheduler_of
 
 Inplace: TypeAlias = "tuple[tuple[int, int], ...]"
 """Pairs of an output's number and that of the input whose memory it takes."""
+AxisNames: TypeAlias = "Sequence[Sequence[str | None]]"
 _PARAMETER = re.compile(r"[po]\d+")
 
 
@@ -37,7 +39,11 @@ class GroupMath:
 
 
 def scheduled_by(
-    body: Graph, target: str, processor: Processor | None, inplace: Inplace = ()
+    body: Graph,
+    target: str,
+    processor: Processor | None,
+    inplace: Inplace = (),
+    names: AxisNames = (),
 ) -> tuple[GroupMath, Scheduler | None]:
     """Return the math of a body, and the scheduler that accepts it, if one does.
 
@@ -47,17 +53,20 @@ def scheduled_by(
     Raises:
         NotSupported, LoopnestError: as `group_math`.
     """
-    math = group_math(body, inplace)
+    math = group_math(body, inplace, names=names)
     found = scheduler_of(math.fusion, target, processor)
     apart = body if found is not None else read_apart(body)
     if apart is not body:
-        math = group_math(apart, inplace)
+        math = group_math(apart, inplace, names=names)
         found = scheduler_of(math.fusion, target, processor)
     return math, found
 
 
 def group_math(
-    body: Graph, inplace: Inplace = (), value: Callable[..., MathValue] = value_of
+    body: Graph,
+    inplace: Inplace = (),
+    value: Callable[..., MathValue] = value_of,
+    names: AxisNames = (),
 ) -> GroupMath:
     """Return the math of a body; an input that nothing reads is left out.
 
@@ -65,6 +74,7 @@ def group_math(
         body: the graph.
         inplace: see `Inplace`.
         value: the math of a node, given that of its operands: `value_of`, or `value_alone`.
+        names: of the axes of each input of the fusion, for those that are no strided views.
 
     Raises:
         NotSupported: an op has no attribute ``lower``.
@@ -77,11 +87,11 @@ def group_math(
     prefix = "_" if any(map(_PARAMETER.fullmatch, graph_sizes(body))) else ""
     with ln.Fusion(body.name) as fusion:
         values: dict[Node, MathValue] = {}
-        for number in used:
+        for number, called in zip_longest(used, names):
             x = body.inputs[number]
             view, name = _view_of(x, body), f"{prefix}p{number}"
             if view is x:
-                values[x] = fusion.input(name, x.shape, x.dtype)
+                values[x] = fusion.input(name, x.shape, x.dtype, names=called)
             else:
                 values[view] = _strided_input(fusion, name, view)
         for node in body.nodes:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import loopnest as ln
 from loopnest.base.pickling import SCHEMA
+from loopnest.devtools import tuned_rows
 from loopnest.graph.node import Node
 from loopnest.graph.program import Graph
 from loopnest.graph.registry import get_attr
@@ -67,7 +68,8 @@ def groups_key(graph: Graph, limits: GroupLimits) -> str | None:
         operands = tuple([numbers[x] for x in node.inputs])
         rows.append((_row(node), operands))
     ends = tuple([numbers[x] for x in graph.outputs])
-    return digest(package_digest(), repr(limits), repr(rows), repr(ends))
+    tuned = repr(tuned_rows.state())
+    return digest(package_digest(), tuned, repr(limits), repr(rows), repr(ends))
 
 
 def _row(node: Node) -> Hashable:
