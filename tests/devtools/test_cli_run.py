@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-from helpers.command_line import PLAIN, SOFTMAX, call, output
+from helpers.command_line import PLAIN, SOFTMAX, call, output, refusal
 
 # run, bench
 
@@ -33,6 +34,28 @@ def test_run_on_the_interpreter_takes_small_sizes():
 def test_run_without_a_reference_asks_the_oracle(file):
     text = output("run", f"{file}:lonely", "--target", "interpret")
     assert "y: largest error 0, where rounding allows 0: right" in text
+
+
+def test_run_shows_the_steps_of_a_thread(file):
+    small = ("-D", "N=3", "-D", "factor=2", "-P", "threads=2")
+    text = output("run", f"{file}:scale@gpu", "--step", "1:0", *small)
+    lines = text.splitlines()
+    assert lines[:5] == [
+        "scale@gpu on target interpret: N=3, factor=2",
+        "(sizes are at most 64 on this target; -D sets others)",
+        "line 5: if i0 * 2 + i1 < N:",
+        "    block (1, 0, 0), thread (0, 0, 0), i0=1, i1=0",
+        "    -> condition = True",
+    ]
+    assert lines[5] == "line 6: y[i0 * 2 + i1] = x[i0 * 2 + i1] * factor"
+    found = json.loads(output("run", f"{file}:scale@gpu", "--step", "1,0:0", "--json", *small))
+    assert [step["line"] for step in found["steps"]] == [5, 6]
+    assert refusal("run", f"{file}:scale@gpu", "--step", "1") == (
+        "error: --step 1: use BLOCK:THREAD, as 0:31 or 2,1:31\n"
+    )
+    assert refusal("run", f"{file}:scale@gpu", "--step", "0:0", "--target", "c") == (
+        "error: --step 0:0: it runs on interpret, not on c\n"
+    )
 
 
 def test_run_of_a_wrong_kernel(file):

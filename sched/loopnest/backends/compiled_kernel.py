@@ -21,6 +21,7 @@ from loopnest.backends.interpret import interpret_target
 from loopnest.backends.ready_call import ReadyCall
 from loopnest.base.errors import LaunchError
 from loopnest.kir.lowered import Note
+from loopnest.lane_machine.stepping import Steps
 from loopnest.launch.launch_plan import LaunchPlan, Planner, identity
 from loopnest.launch.new_arrays import array_maker
 from loopnest.launch.outputs import Outputs
@@ -213,6 +214,78 @@ class CompiledKernel(Generic[K]):
         Raises:
             LaunchError: as a call.
         """
+        inputs, results, values, plan = self._apart(arrays, scalars)
+        moved = sum([a.nbytes for a in (*inputs, *results)])
+        return measure(lambda: self._run(inputs, results, values, plan), moved)
+
+    def step(
+        self,
+        /,
+        *arrays: Any,
+        block: int | tuple[int, ...] | None = None,
+        thread: int | tuple[int, ...] | None = None,
+        **scalars: Any,
+    ) -> Steps:
+        """Run the kernel one statement of one thread at a time, each when it is asked for.
+
+        All threads go through the nest in step: first each executes a statement, then each the
+        next one. A step tells the line of the nest, the loops around it, what was read and what
+        that made. Loops and allocations are no steps of their own. The caller's arrays stay as
+        they are; ``steps.outputs`` has what was stored so far.
+
+        Args:
+            *arrays: the inputs, in order.
+            block: the block to look at, its place along x (or x, y and z) in the grid; None for
+                all. The others run, and are not shown.
+            thread: the thread to look at, its place in its block.
+            **scalars: the run-time scalars, and the sizes that are the extent of no input.
+
+        Returns:
+            An iterator of `ThreadStep`, whose text is a few lines.
+
+        Raises:
+            LaunchError: an argument does not fit; there is no such block or thread; the kernel was
+                not compiled for "interpret".
+            KernelFault: at the step that breaks a rule.
+
+        >>> import numpy as np
+        >>> import loopnest as ln
+        >>> with ln.Fusion("row_sum") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     y = f.output(ln.sum(x, axis=1), "y")
+        >>> steps = ln.compile(f, target="interpret").step(np.array([[1, 2]], np.float32))
+        >>> print(next(steps))
+        line 4: y[i0] = 0.0
+            block (0, 0, 0), thread (0, 0, 0), i0=0
+            -> y[0] = 0.0
+        >>> print(next(steps))
+        line 6: y[i0] = y[i0] + x[i0, i1]
+            block (0, 0, 0), thread (0, 0, 0), i0=0, i1=0
+            y[0] is 0.0, x[0, 0] is 1.0 -> y[0] = 1.0
+        >>> steps.outputs
+        {'y': array([1.], dtype=float32)}
+
+        Source: triton-viz, and the debuggers of NVIDIA that step warps of a GPU.
+        """
+        if not isinstance(self._executable, interpret_target.Interpreted):
+            hint = 'use ln.compile(f, target="interpret")'
+            raise self._error(f"it was compiled for '{self.target}', which has no steps", hint)
+        for name in ("block", "thread"):
+            if name in [*self.sizes, *[scalar.name for scalar in self._scalars]]:
+                reason = f"its argument '{name}' hides the keyword {name}= of step"
+                raise self._error(reason, "give it another name")
+        inputs, results, values, plan = self._apart(arrays, scalars)
+        found = self._variant(plan.program).executable
+        assert isinstance(found, interpret_target.Interpreted)
+        given = self._with_workspace(inputs, results, plan)
+        if plan.is_empty:
+            self._fill_empty(results)
+        return found.steps(given, values, plan, (block, thread), self._program.name)
+
+    def _apart(
+        self, arrays: Sequence[Any], scalars: Mapping[str, Any]
+    ) -> tuple[list[Array], list[Array], list[bool | int | float], LaunchPlan]:
+        """Return inputs, outputs, scalars and plan of runs that leave the caller's arrays alone."""
         plan, values = self._bound(arrays, scalars, self._key(arrays, scalars))
         inputs = [self._contiguous(i, a) for i, a in enumerate(arrays)]
         self._check_data(arrays if self._strided else inputs, plan)
@@ -220,9 +293,7 @@ class CompiledKernel(Generic[K]):
             a.copy() if spec.name in self._outputs.overwritten else a
             for spec, a in zip(self._inputs, inputs, strict=True)
         ]
-        results = self._outputs.take(None, inputs, plan)
-        moved = sum([a.nbytes for a in (*inputs, *results)])
-        return measure(lambda: self._run(inputs, results, values, plan), moved)
+        return inputs, self._outputs.take(None, inputs, plan), values, plan
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -396,19 +467,26 @@ class CompiledKernel(Generic[K]):
         scalars: Sequence[Any],
         plan: LaunchPlan,
     ) -> None:
-        variant = self._variant(plan.program)
-        spaces = [
-            self._outputs.empty((size,), dtype, counts)
-            for size, (dtype, counts) in zip(plan.workspace, variant.spaces, strict=True)
-        ]
-        arrays = [*inputs, *self._outputs.own(results), *spaces]
+        arrays = self._with_workspace(inputs, results, plan)
         if plan.is_empty:
             self._run_empty(arrays, results, scalars, plan)
             return
         try:
-            variant.executable.run(arrays, scalars, plan)
+            self._variant(plan.program).executable.run(arrays, scalars, plan)
         except DataOutside as found:
             raise self._outside(found.number, inputs, scalars, plan) from None
+
+    def _with_workspace(
+        self, inputs: Sequence[Array], results: Sequence[Array], plan: LaunchPlan
+    ) -> list[Array]:
+        """Return an array a parameter: inputs, outputs, and workspace that is made now."""
+        spaces = [
+            self._outputs.empty((size,), dtype, counts)
+            for size, (dtype, counts) in zip(
+                plan.workspace, self._variant(plan.program).spaces, strict=True
+            )
+        ]
+        return [*inputs, *self._outputs.own(results), *spaces]
 
     def _outside(
         self, number: int, inputs: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan
@@ -455,11 +533,15 @@ class CompiledKernel(Generic[K]):
         plan: LaunchPlan,
     ) -> None:
         """Fill the outputs of a launch of no thread; statements outside its loops run once."""
+        self._fill_empty(results)
+        if any(result.size for result in results):
+            interpret_target.Interpreted(plan.program).run(arrays, scalars, plan)
+
+    def _fill_empty(self, results: Sequence[Array]) -> None:
+        """Fill outputs with what a sum over no element gives."""
         for output, result in zip(self._program.outputs, results, strict=True):
             if not output.inplace:
                 result.fill(identity(self._program, output.buffer))
-        if any(result.size for result in results):
-            interpret_target.Interpreted(plan.program).run(arrays, scalars, plan)
 
 
 def _spaces(program: kir.Program) -> list[tuple[np.dtype[Any], bool]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from loopnest import kir
 from loopnest.base.errors import KernelFault
@@ -10,7 +11,7 @@ from loopnest.kir.nest_text import nest_lines, print_nest
 from loopnest.lane_machine.concrete_program import ConcreteProgram
 from loopnest.lane_machine.frame import Frame
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, along_dimensions
-from loopnest.scalar.expr import Buffer, LaunchIndex, Load
+from loopnest.scalar.expr import Buffer, Index, LaunchIndex, Load
 
 FEW = 4
 """How many threads a message names at most."""
@@ -49,8 +50,9 @@ class FaultReport:
         """Return the fault of an access beyond its buffer."""
         place = "" if access.flat else f"axis {axis} of "
         return self.fault(
-            f"{self._actor()} {self._verb(access)} {_element(access, index)}: index {index[axis]} "
-            f"is out of bounds for {place}{_named(access.buffer)}, which has extent {extent}",
+            f"{self._actor()} {self._verb(access)} {element_text(access, index)}: index "
+            f"{index[axis]} is out of bounds for {place}{_named(access.buffer)}, which has extent "
+            f"{extent}",
             frame,
             lane,
         )
@@ -58,7 +60,7 @@ class FaultReport:
     def undefined(self, access: Load, index: list[int], frame: Frame, lane: int) -> KernelFault:
         """Return the fault of a load of an element that was never stored."""
         return self.fault(
-            f"{self._actor()} reads {_element(access, index)} of {_named(access.buffer)}, "
+            f"{self._actor()} reads {element_text(access, index)} of {_named(access.buffer)}, "
             "which was never stored",
             frame,
             lane,
@@ -76,7 +78,7 @@ class FaultReport:
             who += " and others" + ("", " of its warp", " of its block", "")[rival.level]
         verb = rival.verb if rival.level else rival.verb + "s"
         return self.fault(
-            f"{self._actor()} {self._verb(access)} {_element(access, index)} of "
+            f"{self._actor()} {self._verb(access)} {element_text(access, index)} of "
             f"{_named(access.buffer)}, which {who} {verb} {where}, and no barrier orders the two",
             frame,
             lane,
@@ -94,7 +96,8 @@ class FaultReport:
         """Return the fault of a wide access at an address that its width does not divide."""
         return self.fault(
             f"misaligned vector access: {self._actor()} {self._verb(access)} {width} bytes at "
-            f"{_element(access, index)} of {_named(access.buffer)}, {offset} bytes from its start",
+            f"{element_text(access, index)} of {_named(access.buffer)}, {offset} bytes from its "
+            "start",
             frame,
             lane,
         )
@@ -104,7 +107,7 @@ class FaultReport:
     ) -> KernelFault:
         """Return the fault of a change of what a copy in flight reads or writes."""
         return self.fault(
-            f"{_element(access, index)} of {_named(access.buffer)} was {how} while the copy of "
+            f"{element_text(access, index)} of {_named(access.buffer)} was {how} while the copy of "
             f"{self._actor()} was in flight",
             frame,
             lane,
@@ -141,9 +144,20 @@ class FaultReport:
         return f"{self.program.name}, {self._line(self.statement)}"
 
     def _line(self, statement: kir.Stmt) -> str:
-        number = nest_lines(self.whole)[statement]
-        text = print_nest(self.whole).splitlines()[number - 1].strip()
-        return f"nest line {number} '{text}'"
+        return "nest line {} '{}'".format(*self.line_of(statement))
+
+    def line_of(self, statement: kir.Stmt) -> tuple[int, str]:
+        """Return the number and the text of a statement's line in the nest."""
+        number = self._numbers[statement]
+        return number, self._texts[number - 1].strip()
+
+    @cached_property
+    def _numbers(self) -> dict[kir.Stmt, int]:
+        return nest_lines(self.whole)
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        return print_nest(self.whole).splitlines()
 
     def thread(self, number: int) -> str:
         """Return how messages name the thread of this number in the launch."""
@@ -170,21 +184,29 @@ class FaultReport:
     def _place(self, frame: Frame, lane: int) -> str:
         numbers = [frame.at_lane(LaunchIndex(d), lane) or 0 for d in LAUNCH_DIMENSIONS]
         place = f"block {tuple(numbers[:3])}, thread {tuple(numbers[3:])}"
-        return ", ".join([place, *[f"{name}={value}" for name, value in self._loops(frame, lane)]])
+        return ", ".join([place, *[f"{name}={value}" for name, value in self.loops(frame, lane)]])
 
-    def _loops(self, frame: Frame, lane: int) -> list[tuple[str, int]]:
+    def loops(self, frame: Frame, lane: int) -> list[tuple[str, int]]:
         """Return the loops around the statement; it may stand at two places, one of them runs."""
-        for node, ancestors in kir.walk(self.program.body):
-            if node is self.statement:
-                loops = [n.var for n in ancestors if isinstance(n, kir.Loop)]
-                values = [(v.name, frame.at_lane(v, lane)) for v in loops]
-                known = [(name, value) for name, value in values if value is not None]
-                if len(known) == len(values):
-                    return known
+        for loops in self._places.get(self.statement, ()):
+            values = [(v.name, frame.at_lane(v, lane)) for v in loops]
+            known = [(name, value) for name, value in values if value is not None]
+            if len(known) == len(values):
+                return known
         return []
 
+    @cached_property
+    def _places(self) -> dict[kir.Stmt | None, list[list[Index]]]:
+        """The loops around each place at which a statement stands."""
+        found: dict[kir.Stmt | None, list[list[Index]]] = {}
+        for node, ancestors in kir.walk(self.program.body):
+            loops = [n.var for n in ancestors if isinstance(n, kir.Loop)]
+            found.setdefault(node, []).append(loops)
+        return found
 
-def _element(access: Load, index: list[int]) -> str:
+
+def element_text(access: Load, index: list[int]) -> str:
+    """Return the name of an element, as messages have it."""
     inner = ", ".join(map(str, index))
     return f"{access.buffer.name}{'.flat' if access.flat else ''}[{inner}]"
 

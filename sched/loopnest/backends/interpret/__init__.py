@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from loopnest.base.errors import KernelFault
+from loopnest.base.errors import KernelFault, LaunchError
 from loopnest.kir import Program
 from loopnest.kir.legal_tiles import tile_faults
 from loopnest.kir.tiles import without_tiles
@@ -13,6 +13,8 @@ from loopnest.lane_machine.concrete_program import ConcreteProgram
 from loopnest.lane_machine.loop_dependence import Expansions
 from loopnest.lane_machine.native_math import Array
 from loopnest.lane_machine.random_order import OrderedMachine
+from loopnest.lane_machine.stepping import SteppedMachine, SteppedOrder, Teller
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS
 
 __all__ = ["Interpreter", "interpret"]
 
@@ -68,14 +70,65 @@ class Interpreter:
                 its instruction does.
             LaunchError: the blocks wait for each other and take too much memory together.
         """
+        for machine, last in self._machines(arrays, sizes, scalars, thread_order):
+            machine.run(last=last)
+
+    def steps(
+        self,
+        arrays: Mapping[str, Array],
+        sizes: Mapping[str, int],
+        scalars: Mapping[str, object],
+        thread_order: int | None,
+        block: object,
+        thread: object,
+        subject: str,
+    ) -> Callable[[Teller], None]:
+        """Return what runs the program once, as `run`, and tells of each step.
+
+        Args:
+            arrays: as for `run`.
+            sizes: as for `run`.
+            scalars: as for `run`.
+            thread_order: as for `run`.
+            block: the one to tell of: its place in the grid, None for all.
+            thread: its place in its block, None for all.
+            subject: the call, for errors.
+
+        Raises:
+            LaunchError: there is no such block or thread.
+        """
+        settings = [launch.setting for launch in self._launches(sizes)]
+        blocks = _numbers(block, [s.grid for s in settings], f"{subject}.step(block={block!r})")
+        threads = _numbers(
+            thread, [s.block for s in settings], f"{subject}.step(thread={thread!r})"
+        )
+
+        def run(tell: Teller) -> None:
+            machines = self._machines(arrays, sizes, scalars, thread_order, _STEPPED)
+            for (machine, last), *only in zip(machines, blocks, threads, strict=True):
+                assert isinstance(machine, SteppedMachine)
+                machine.watch(tell, (only[0], only[1]))
+                machine.run(last=last)
+
+        return run
+
+    def _machines(
+        self,
+        arrays: Mapping[str, Array],
+        sizes: Mapping[str, int],
+        scalars: Mapping[str, object],
+        thread_order: int | None,
+        classes: tuple[type[Machine], type[OrderedMachine]] = (Machine, OrderedMachine),
+    ) -> Iterator[tuple[Machine, bool]]:
+        """Yield the machine of each launch, to be run before the next, and whether it is the last.
+
+        Raises:
+            KernelFault: a tile does not do what its instruction does.
+        """
         if self._fault:
             raise KernelFault(self.program.name, self._fault)
-        key = tuple(sizes.items())
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= MAX_SIZES:
-                self._known.clear()
-            found = self._known[key] = tuple(launches_at(self.program, sizes))
+        in_step, in_order = classes
+        found = self._launches(sizes)
         machine: Machine | None = None
         for launch in found:
             # An empty launch is interpreted with one thread that it does not have: it can race with
@@ -83,10 +136,50 @@ class Interpreter:
             empty = launch.setting.is_empty
             if thread_order is None or empty:
                 races = self.races and not empty
-                machine = Machine(launch, arrays, scalars, races, machine)
+                machine = in_step(launch, arrays, scalars, races, machine)
             else:
-                machine = OrderedMachine(launch, arrays, scalars, thread_order, machine)
-            machine.run(last=launch is found[-1])
+                machine = in_order(launch, arrays, scalars, thread_order, machine)
+            yield machine, launch is found[-1]
+
+    def _launches(self, sizes: Mapping[str, int]) -> tuple[Expansions, ...]:
+        key = tuple(sizes.items())
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MAX_SIZES:
+                self._known.clear()
+            found = self._known[key] = tuple(launches_at(self.program, sizes))
+        return found
+
+
+_STEPPED: tuple[type[Machine], type[OrderedMachine]] = (SteppedMachine, SteppedOrder)
+
+
+def _numbers(place: object, extents: Sequence[Sequence[int]], subject: str) -> list[int | None]:
+    """Return the number of a block or thread in each launch; -1 in one that does not have it.
+
+    Raises:
+        LaunchError: no launch has it.
+    """
+    if place is None:
+        return [None] * len(extents)
+    given = place if isinstance(place, tuple) else (place,)
+    whole = all(isinstance(n, int) and not isinstance(n, bool) for n in given)
+    if not whole or not 0 < len(given) <= len(LAUNCH_DIMENSIONS) // 2:
+        reason = f"{place!r} is no place"
+        raise LaunchError(subject, reason, "pass an int, or a tuple of at most 3, or None for all")
+    x, y, z = [*given, 0, 0][:3]
+    found: list[int | None] = [
+        x + own[0] * (y + own[1] * z)
+        if all(0 <= n < extent for n, extent in zip((x, y, z), own, strict=True))
+        else -1
+        for own in extents
+    ]
+    if all(number == -1 for number in found):
+        shown = " or ".join(dict.fromkeys([f"{tuple(own)}" for own in extents]))
+        raise LaunchError(
+            subject, f"there is none at {(x, y, z)}", f"along x, y and z there are {shown}"
+        )
+    return found
 
 
 def interpret(

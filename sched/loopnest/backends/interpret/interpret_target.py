@@ -10,6 +10,7 @@ import numpy as np
 from loopnest import kir
 from loopnest.backends.interpret import Interpreter
 from loopnest.base.errors import KernelFault
+from loopnest.lane_machine.stepping import Steps
 from loopnest.launch.launch_plan import LaunchPlan
 from loopnest.launch.strided_arrays import spread
 from loopnest.launch.target_interface import (
@@ -60,12 +61,40 @@ class Interpreted(Executable):
 
     def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan) -> None:
         """Run one launch; workspace is left to the interpreter, which watches it."""
+        self.interpreter.run(*self._given(arrays, scalars, plan))
+
+    def steps(
+        self,
+        arrays: Sequence[Array],
+        scalars: Sequence[Any],
+        plan: LaunchPlan,
+        place: tuple[object, object],
+        subject: str,
+    ) -> Steps:
+        """Return the steps of one launch, of a block and a thread; see `CompiledKernel.step`.
+
+        Raises:
+            LaunchError: there is no such block or thread.
+        """
+        given = self._given(arrays, scalars, plan)
+        outputs = {p.name for p in self.interpreter.program.params if p.kind == "output"}
+        shown = {name: array for name, array in given[0].items() if name in outputs}
+        return Steps(self.interpreter.steps(*given, *place, subject), shown)
+
+    def _given(
+        self, arrays: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan
+    ) -> tuple[Mapping[str, Array], Mapping[str, int], Mapping[str, object], int | None]:
+        """Return what the interpreter is given: arrays, sizes, scalars, the order of threads.
+
+        Raises:
+            KernelFault: two elements that were declared to differ are the same.
+        """
         named = dict(zip(self.names, arrays, strict=True))
         visible = {name: array for name, array in named.items() if name not in self.shared}
         values = dict(zip(self.scalars, scalars, strict=True))
         for check in self.checks:
             self._check_distinct(check, named, scalars, plan)
-        self.interpreter.run(visible, plan.sizes, values, self.thread_order)
+        return visible, plan.sizes, values, self.thread_order
 
     def _check_distinct(
         self,

@@ -143,6 +143,10 @@ def _options(*names: str) -> Callable[[Command], Command]:
             "--seed", default=0, type=click.IntRange(min=0), show_default=True,
             help="Of the made arrays.",
         ),
+        "step": click.option(
+            "--step", metavar="BLOCK:THREAD",
+            help="Show each statement of one thread, as 0:31 or 2,1:31, on the interpreter.",
+        ),
         "define": click.option(
             "-D", "define", multiple=True, metavar="N=1000", help="Set a size or a scalar."
         ),
@@ -277,7 +281,7 @@ def command_line(script: bool, prog: str) -> click.Group:
     common = ("define", "param")
     add("list", list_kernels, "json")
     add("dump", dump, "stage", "diff", "scalar", "target", "arch", "json", *common)
-    add("run", run, "target", "seed", "json", *common)
+    add("run", run, "target", "seed", "step", "json", *common)
     add("bench", bench, "target", "seed", "json", *common)
     add("profile", profile, "device", "json", *common)
     add("report", report, "output", "beside", "device", "json", *common)

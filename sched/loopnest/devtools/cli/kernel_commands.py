@@ -235,11 +235,13 @@ def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str, s
 # run, bench
 
 
-def run(request: Request, target: str | None, seed: int, as_json: bool) -> object:
+def run(request: Request, target: str | None, seed: int, step: str | None, as_json: bool) -> object:
     """Run a kernel: show its loop nest, compare its results, measure its time.
 
     Where a result is wrong, it names the first tensor of the nest that differs from the math.
     """
+    if step is not None:
+        return _stepped(request, target, seed, step, as_json)
     console = plain_console()
     launch = _Launch.prepared(request, target, seed)
     kernel = launch.compiled.kernel
@@ -270,6 +272,35 @@ def run(request: Request, target: str | None, seed: int, as_json: bool) -> objec
         launch.diagnose(console)
         raise wrong
     return {**facts, **_times(launch.time(), as_json)}
+
+
+def _stepped(request: Request, target: str | None, seed: int, place: str, as_json: bool) -> object:
+    """Run a kernel on the interpreter; show each statement of one thread."""
+    if target not in (None, "auto", "interpret"):
+        raise CliError(f"--step {place}: it runs on interpret, not on {target}")
+    launch = _Launch.prepared(request, "interpret", seed)
+    block, thread = _places(place)
+    steps = launch.compiled.step(
+        *launch.arguments.fresh(),
+        block=block,
+        thread=thread,
+        **launch.arguments.keywords(launch.fusion),
+    )
+    if as_json:
+        return {**launch.facts(), "steps": [step.to_dict() for step in steps]}
+    launch.describe()
+    for step in steps:
+        click.echo(str(step))
+    return None
+
+
+def _places(text: str) -> list[tuple[int, ...]]:
+    """Return what ``BLOCK:THREAD`` names, as ``0:31`` or ``2,1:31``."""
+    try:
+        block, thread = [tuple(map(int, part.split(","))) for part in text.split(":")]
+    except ValueError:
+        raise CliError(f"--step {text}: use BLOCK:THREAD, as 0:31 or 2,1:31") from None
+    return [block, thread]
 
 
 def _print_verdicts(console: Console, verdicts: Sequence[Verdict]) -> None:
