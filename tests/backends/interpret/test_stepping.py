@@ -22,7 +22,7 @@ from loopnest import kir
 from loopnest.backends.interpret import Interpreter
 from loopnest.devtools.harness import make_arguments
 from loopnest.devtools.trial_sizes import trial_sizes
-from loopnest.lane_machine.stepping import ThreadStep, Steps
+from loopnest.lane_machine.stepping import Steps, ThreadStep
 
 P = ln.ParallelType
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
