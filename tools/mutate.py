@@ -38,7 +38,7 @@ Every kernel and schedule in --folder (it may be repeated) is lowered; each muta
 or weakens a predicate, changes an index, an init, an identity, a bound, a buffer, a barrier... (see
 KINDS in tests/mutation/mutants.py). A mutant is wrong if it breaks a rule of loopnest.kir or gives
 other outputs than the oracle: it is run at three sizes, in two random orders of threads, on a
-machine of its own (tests/mutation/machine.py), and on the interpreter. Of the wrong ones verify
+machine of its own (loopnest/second_checker), and on the interpreter. Of the wrong ones verify
 alone must not prove 99 %, and the sanitizer must stop 95 % of those that break a rule, without
 comparing values. The programs themselves must raise no alarm.
 

@@ -3,8 +3,10 @@
 A certificate holds the kernel's full text: nest, variant without wide accesses, and math. Nothing
 in it is believed. ``python -m loopnest.certificate FILE`` reads the nest and the math from the text
 alone, proves the one against the other, and says what the kernel takes, computes and gives; neither
-lowering nor schedules are loaded. The digest tells a damaged file from one that was written so; it
-is no signature, since what is certified is what the proof finds.
+lowering nor schedules are loaded. With ``--second`` a second checker, which shares nothing with the
+proofs, then runs the nest at sizes and compares (`loopnest.second_checker`). The digest tells a
+damaged file from one that was written so; it is no signature, since what is certified is what the
+proof finds.
 """
 
 from __future__ import annotations
@@ -25,11 +27,16 @@ from loopnest.proofs import Report, verify
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Arg, Expr, ScalarParam, substitute
 from loopnest.scalar.record_text import SCALAR_MEMBERS, parse_records, print_records
+from loopnest.second_checker import second_opinion
 from loopnest.tensor.math_snapshot import AXES, MathSnapshot
 
 VERSION = 1
 _FIRST = "# loopnest certificate"
 _MADE_BY = "write it again with k.certificate(path)"
+_USAGE = """usage: python -m loopnest.certificate [--second] FILE...
+
+Prove the kernels of certificates again, from their text alone. With --second, ask the second
+checker too: it runs the nest at sizes that cross two tiles of each split, and compares."""
 
 
 @deep
@@ -132,24 +139,45 @@ def check_certificate(text: str, call: str = "certificate") -> tuple[Lowered, Re
 
 def main(arguments: Sequence[str]) -> int:
     """Check the certificates in files; return the exit status."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print("usage: python -m loopnest.certificate FILE...")
-        return 0 if arguments else 2
-    status = 0
-    for name in arguments:
+    names = [argument for argument in arguments if not argument.startswith("-")]
+    options = [argument for argument in arguments if argument.startswith("-")]
+    unknown = [option for option in options if option not in ("-h", "--help", "--second")]
+    if unknown:
+        print(f"error: there is no option {unknown[0]}; there is --second", file=sys.stderr)
+        return 2
+    if not names or "-h" in options or "--help" in options:
+        print(_USAGE)
+        return 0 if names or options else 2
+    return max([_checked(name, second="--second" in options) for name in names])
+
+
+def _checked(name: str, *, second: bool) -> int:
+    """Check the certificate in a file, print what is found, and return the exit status."""
+    started = time.perf_counter()
+    try:
+        with open(name, encoding="utf-8") as file:
+            lowered, report = check_certificate(file.read(), name)
+    except (LoopnestError, OSError, UnicodeDecodeError) as error:
+        known = isinstance(error, LoopnestError)
+        print(f"error: {error}" if known else f"error: {name}: {_unread(error)}", file=sys.stderr)
+        return 1
+    print(_summary(name, lowered, report, time.perf_counter() - started))
+    return 0 if not second or _seconded(lowered) else 1
+
+
+def _seconded(lowered: Lowered) -> bool:
+    """Print what the second checker says of a kernel, and return whether it is right in all."""
+    assert lowered.math is not None
+    variants = {"": lowered}
+    if lowered.scalar is not None:
+        variants[" of the variant without wide accesses"] = lowered.scalar()
+    right = True
+    for which, variant in variants.items():
         started = time.perf_counter()
-        try:
-            with open(name, encoding="utf-8") as file:
-                lowered, report = check_certificate(file.read(), name)
-        except (LoopnestError, OSError, UnicodeDecodeError) as error:
-            known = isinstance(error, LoopnestError)
-            print(
-                f"error: {error}" if known else f"error: {name}: {_unread(error)}", file=sys.stderr
-            )
-            status = 1
-            continue
-        print(_summary(name, lowered, report, time.perf_counter() - started))
-    return status
+        found = second_opinion(variant.program, lowered.math())
+        print(f"  second checker{which}: {found} ({time.perf_counter() - started:.1f} s)")
+        right = right and found.ok
+    return right
 
 
 def _unread(error: Exception) -> str:

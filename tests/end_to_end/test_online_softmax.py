@@ -17,7 +17,7 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const, Op, Symbol, substitute
 from loopnest.scalar.expr import walk as nodes
 from loopnest.scalar.simplify import Simplifier
-from mutation.machine import run
+from loopnest.second_checker.thread_machine import run
 from mutation.mutants import mutants
 
 INF = float("inf")

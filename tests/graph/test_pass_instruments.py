@@ -212,6 +212,20 @@ def test_same_values_names_the_output_and_the_difference():
     assert float(found[2]) == pytest.approx(1.5 * float(found[1]))
 
 
+def test_same_values_names_the_difference_of_an_output_without_axes():
+    message = (
+        "pass change on graph main: output 0 (add(mul(…), 1.0)) has other values than before: "
+        "1 of 1; at [] 4.0 became 5.0; SameValues(seed=0) shows it again"
+    )
+    x = G.var("x", (), "float64")
+    feeds = {"x": np.array(2.0)}
+    with (
+        G.PassContext(instruments=[G.SameValues(feeds=lambda graph, random: feeds)]),
+        pytest.raises(G.GraphError, match=f"^{re.escape(message)}$"),
+    ):
+        changing(lambda x: x + 1.0)(G.Graph([x], [x * x]))
+
+
 def test_same_values_sees_another_signature():
     with (
         G.PassContext(instruments=[G.SameValues()]),

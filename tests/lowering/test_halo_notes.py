@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from mutation.machine import run
+from loopnest.second_checker.thread_machine import run
 
 PT = ln.ParallelType
 

@@ -1,7 +1,7 @@
 """The judgement of one mutant: is it wrong, does a proof see it, does the sanitizer.
 
 Wrong is what breaks a rule of `loopnest.kir` or gives other outputs than the oracle, found by
-running it: on `mutation.machine`, at three sizes, in two random orders of threads and with two
+running it: on `thread_machine`, at three sizes, in two random orders of threads and with two
 kinds of garbage, and on the interpreter, all threads in step. A declaration (`Store.coordinate`,
 what a collective computes, types, parameters, outputs) that is changed is wrong although nothing
 runs differently.
@@ -28,8 +28,8 @@ from loopnest.launch.strided_arrays import span
 from loopnest.proofs import verify_program
 from loopnest.proofs.size_choice import points_at
 from loopnest.scalar.expr import Arg, walk
+from loopnest.second_checker.thread_machine import MachineRun, run
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
-from mutation.machine import Run, run
 from mutation.mutant import Mutant
 from mutation.mutants import KINDS, mutants
 from mutation.reasons import explain
@@ -274,8 +274,8 @@ def _on_machine(
         verdict.values = f"at {where}: {difference}"
 
 
-def machine_run(program: kir.Program, trial: Trial, seed: int, trace: bool = False) -> Run:
-    """Run a program at a trial's arguments on `mutation.machine`."""
+def machine_run(program: kir.Program, trial: Trial, seed: int, trace: bool = False) -> MachineRun:
+    """Run a program at a trial's arguments on `thread_machine`."""
     return run(program, trial.sizes, trial.inputs(), trial.arguments.scalars, seed, trace)
 
 

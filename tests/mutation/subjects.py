@@ -31,7 +31,7 @@ from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MOST_POINTS = 500_000
-"""How many statements a run of `mutation.machine` may have."""
+"""How many statements a run of `thread_machine` may have."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from loopnest import kir
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.nest_text import print_nest
 from loopnest.proofs import verify_program
+from loopnest.second_checker.thread_machine import run
 from mutation import judge
 from mutation.judge import Verdict, judge_mutant, judge_original, mutants_of
-from mutation.machine import run
 from mutation.mutant import Mutant
 from mutation.mutants import CORE, KINDS, mutants
 from mutation.reasons import relation

@@ -45,6 +45,17 @@ def test_a_wrong_constant_is_refuted(sizes: dict[str, int]) -> None:
     assert finding.sizes == (sizes or {"N": 3})
 
 
+def test_another_value_of_a_tensor_without_axes_is_refuted() -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", (), ln.float32)
+        f.output(x * 2.0, "y")
+    nest = (
+        "# loopnest nest 1\nkernel k(x: float32[]) -> (y: float32[])\ny[0] = x[0] * x[0]  # y()\n"
+    )
+    (finding,) = report_on(f, nest).findings
+    assert (finding.status, finding.kind, finding.index) == ("refuted", "value", ())
+
+
 @pytest.mark.parametrize(
     "value", ["x[i0] + x[i0]", "x[i0] * 4.0 * 0.5", "x[i0] * 2.0000001", "x[i0] - -x[i0]"]
 )

@@ -13,7 +13,7 @@ from loopnest.kir.nest_text import print_nest
 from loopnest.proofs.barrier_necessity import superfluous_barriers
 from loopnest.proofs.verifier import verify_program
 from loopnest.scalar.expr import Op, integer
-from mutation.machine import run
+from loopnest.second_checker.thread_machine import run
 from mutation.mutants import mutants
 
 kir = ln.kir

@@ -135,7 +135,7 @@ class _Evaluation:
         for shape, wanted, found in pairs:
             apart = np.broadcast_to(disjoint(wanted, found), shape)
             if apart.any():
-                place = tuple([int(p[0]) for p in np.nonzero(apart)])
+                place = tuple(np.argwhere(apart)[0].tolist())
                 stored, right = [
                     np.broadcast_to(form.value, shape)[place].item() for form in (found, wanted)
                 ]

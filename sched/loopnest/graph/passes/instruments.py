@@ -206,7 +206,7 @@ def _difference(wanted: Any, found: Any, tolerance: float | None) -> str:
     wrong = ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
     if not wrong.any():
         return ""
-    where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+    where = tuple(np.argwhere(wrong)[0].tolist())
     return f"{int(wrong.sum())} of {a.size}; at {list(where)} {a[where]!s} became {b[where]!s}"
 
 

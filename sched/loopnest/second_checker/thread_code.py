@@ -1,4 +1,4 @@
-"""A loop nest as the source of a Python generator: what one thread of `mutation.machine` does.
+"""A loop nest as the source of a Python generator: what one thread of `thread_machine` does.
 
 Every access is a call that checks its place; every statement of several threads is a `yield` of
 where the thread waits: (scope, statement, loop values, kind, …).
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, assert_never
+from typing import Any, TypeAlias, assert_never
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from loopnest.scalar.expr import (
     Symbol,
 )
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], int]
+Layout: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...], int]"
 
 _PLACES = {"grid_x": "gx", "grid_y": "gy", "grid_z": "gz",
            "block_x": "bx", "block_y": "by", "block_z": "bz"}  # fmt: skip
@@ -44,6 +44,13 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*", "bitand": "&", "bitor": "|", "bitx
 _FAST: Mapping[str, Callable[[float], float]] = {
     "exp": math.exp, "sqrt": math.sqrt, "tanh": math.tanh, "erf": math.erf, "log": math.log,
 }  # fmt: skip
+
+
+class NeverStored:
+    """The value of an element that was never stored."""
+
+
+UNDEFINED = NeverStored()
 
 
 @dataclass
@@ -84,7 +91,7 @@ def _code_of(program: kir.Program, sizes: Mapping[str, int]) -> Code:
     layouts = [_layout(b, sizes, alone) for b in buffers]
     stored = {n.storage for n in nodes if isinstance(n, kir.Store)}
     written = frozenset([n for n, b in enumerate(buffers) if b in stored or b.kind != "input"])
-    writer = _Writer(program, sizes, buffers, layouts, written)
+    writer = _ThreadWriter(program, sizes, buffers, layouts, written)
     return Code(writer.function(), buffers, layouts, written)
 
 
@@ -101,7 +108,7 @@ def _layout(buffer: Buffer, sizes: Mapping[str, int], alone: bool) -> Layout:
 
 
 @dataclass
-class _Writer:
+class _ThreadWriter:
     program: kir.Program
     sizes: Mapping[str, int]
     buffers: list[Buffer]
@@ -114,8 +121,6 @@ class _Writer:
     issuing: bool = False
 
     def function(self) -> Callable[..., Iterator[Any]]:
-        from mutation.memory import UNDEFINED
-
         self.numbers = {b: n for n, b in enumerate(self.buffers)}
         self.places = nest_lines(self.program)
         for number in range(len(self.buffers)):
@@ -223,15 +228,21 @@ class _Writer:
                 put(f"{pad}{self.name(node.var)} = yield {wait}, 'shuffle', {offer})")
             case kir.Arrive():
                 self._arrive(node, pad, loops)
-            case kir.Collective() | kir.Tile():
+            case kir.Collective() | kir.Tile() | kir.Launch():
                 self._together(node, depth, pad, loops)
             case _:
                 assert_never(node)
 
     def _together(
-        self, node: kir.Collective | kir.Tile, depth: int, pad: str, loops: tuple[str, ...]
+        self,
+        node: kir.Collective | kir.Tile | kir.Launch,
+        depth: int,
+        pad: str,
+        loops: tuple[str, ...],
     ) -> None:
         """Run a body; that of a tile between barriers of the warp, whose lanes share elements."""
+        if isinstance(node, kir.Launch):
+            raise kir.one_launch(node)
         if isinstance(node, kir.Collective):
             self._body(node.body, depth, loops)
             return

@@ -9,14 +9,14 @@ import pytest
 
 from loopnest import kir
 from loopnest.kir import parse as parse_nest
+from loopnest.second_checker.thread_machine import MachineRun, run
 from mutation.judge import machine_run
-from mutation.machine import Run, run
 from mutation.subjects import Key, keys_in, load
 
 ROOT = Path(__file__).parents[2]
 
 
-def ran(text: str, seed: int = 0, trace: bool = False, **arrays: np.ndarray) -> Run:
+def ran(text: str, seed: int = 0, trace: bool = False, **arrays: np.ndarray) -> MachineRun:
     """Run a nest; sizes are those of the first array's shape, in order of the names N, D."""
     program = parse_nest(text)
     first = next(iter(arrays.values()))
@@ -30,7 +30,7 @@ def values(*shape: int) -> np.ndarray:
     return np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape)
 
 
-def both(text: str, **arrays: np.ndarray) -> list[Run]:
+def both(text: str, **arrays: np.ndarray) -> list[MachineRun]:
     return [ran(text, seed, **arrays) for seed in range(4)]
 
 

@@ -1,7 +1,7 @@
 """A machine that runs a loop nest thread by thread, to the letter of `loopnest.kir`.
 
 It is the ground truth by which the checkers are judged, so it shares nothing with them: each
-thread is a Python generator made from the nest (`mutation.source`), runs alone to its next barrier,
+thread is a Python generator made from the nest (`thread_code`), runs alone to its next barrier,
 and the order of threads and blocks is random. Nothing is forbidden here. A broken rule is noted,
 the run goes on with what a processor might do: an undefined element holds garbage, a store out of
 bounds is lost or hits a neighbour. Floats are Python's, rounded where a 16-bit buffer is stored to.
@@ -22,13 +22,11 @@ from typing import Any
 import numpy as np
 
 from loopnest import kir
-from loopnest.launch.launch_plan import identity
-from loopnest.launch.strided_arrays import span
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory
-from loopnest.scalar.expr import Buffer
-from mutation.memory import UNDEFINED, Storage
+from loopnest.scalar.expr import Buffer, Const
+from loopnest.second_checker.thread_code import UNDEFINED, code_of
 
 WARP = 32
 
@@ -38,7 +36,7 @@ thread accesses another lane's element of WARP memory outside of a tile, or anot
 
 
 @dataclass
-class Run:
+class MachineRun:
     """What came of a run.
 
     Args:
@@ -53,6 +51,82 @@ class Run:
     trace: dict[tuple[int, int], list[tuple[str, int, object]]] = field(default_factory=dict)
 
 
+class AccessedBuffer:
+    """A shared or global buffer that is written: values, and who used each element last."""
+
+    __slots__ = ("buffer", "instance", "linked", "number", "readers", "values", "writers")
+
+    def __init__(self, number: int, buffer: Buffer, values: list[Any]) -> None:
+        self.number, self.buffer, self.values = number, buffer, values
+        self.writers: list[Any] = [None] * len(values)
+        self.readers: list[Any] = [None] * len(values)
+        self.instance: list[int] = [0] * len(values)
+        self.linked: list[AccessedBuffer] = []
+
+    def link(self, others: Any) -> None:
+        """Find the buffers that share this one's space."""
+        root = self.buffer.alias_of or self.buffer.name
+        for other in others:
+            if other is not self and root in (other.buffer.alias_of, other.buffer.name):
+                self.linked.append(other)
+                other.linked.append(self)
+
+    def read(self, thread: Thread, place: int) -> object:
+        """Return an element's value, UNDEFINED where it has none here; note the access."""
+        machine = thread.machine
+        writer = self._other(thread, place)
+        if writer is not None:
+            machine.broke("race", thread, self.buffer, (place,), writer[0])
+        readers = self.readers[place]
+        if readers is None:
+            readers = self.readers[place] = {}
+        if thread.atomic != self.number:  # the store of the same step stands for both
+            readers[thread] = machine.moment(thread)
+        value = self.values[place]
+        if self.buffer.memory is Memory.SHARED:
+            current = self.instance[place] == thread.instances[self.number]
+            return value if current else UNDEFINED
+        return value
+
+    def write(self, thread: Thread, place: int, value: object) -> None:
+        """Store an element; note the access."""
+        self.race(thread, place, value)
+        self.values[place] = value
+        alone = thread.atomic == self.number
+        self.writers[place] = (*thread.machine.moment(thread), value, alone)
+        self.readers[place] = None
+        self.instance[place] = thread.instances.get(self.number, 0)
+        for other in self.linked:
+            mine, size = self.buffer.dtype.size, other.buffer.dtype.size
+            for element in range(place * mine // size, -(-(place + 1) * mine // size)):
+                if element < len(other.values):
+                    other.race(thread, element, UNDEFINED)
+                    other.values[element] = UNDEFINED
+                    other.writers[element] = self.writers[place]
+
+    def _other(self, thread: Thread, place: int) -> Any:
+        """Return who stored an element without an order to `thread`; updates in one step have one.
+
+        The machine runs a statement of a thread as a whole, as an atomic update must be.
+        """
+        writer = self.writers[place]
+        if writer is None or writer[0] is thread or thread.machine.ordered(writer, thread):
+            return None
+        return None if writer[6] and thread.atomic == self.number else writer
+
+    def race(self, thread: Thread, place: int, value: object) -> None:
+        """Note where a store races with earlier accesses."""
+        machine = thread.machine
+        writer = self._other(thread, place)
+        if writer is not None:
+            same = writer[5] == value or (value != value and writer[5] != writer[5])
+            rule = "equal race" if same else "race"
+            machine.broke(rule, thread, self.buffer, (place,), writer[0])
+        for other, moment in (self.readers[place] or {}).items():
+            if other is not thread and not machine.ordered(moment, thread):
+                machine.broke("race", thread, self.buffer, (place,), other)
+
+
 class Block:
     """A block: its threads, its shared memory, how many barriers it has passed."""
 
@@ -63,7 +137,7 @@ class Block:
         self.epoch = 0
         self.arrivals = 0
         self.seen: dict[int, int] = {}
-        self.shared: dict[int, Storage] = {}
+        self.shared: dict[int, AccessedBuffer] = {}
         self.threads: list[Thread] = []
 
 
@@ -74,7 +148,7 @@ class Thread:
                  "number", "steps", "tile", "trace", "waits", "warp", "warp_epoch",
                  "warps")  # fmt: skip
 
-    def __init__(self, machine: Machine, block: Block, number: int) -> None:
+    def __init__(self, machine: ThreadMachine, block: Block, number: int) -> None:
         self.machine, self.block, self.number = machine, block, number
         self.warp = number // WARP
         self.warp_epoch = 0
@@ -151,7 +225,7 @@ class Thread:
                 landing()
             group.clear()
 
-    def shared(self, number: int) -> Storage:
+    def shared(self, number: int) -> AccessedBuffer:
         """Return this block's copy of a shared buffer, from here on with undefined elements."""
         self.instances[number] = self.instances.get(number, 0) + 1
         found = self.block.shared.get(number)
@@ -162,7 +236,7 @@ class Thread:
         return found
 
 
-class Machine:
+class ThreadMachine:
     """One run of a program.
 
     Args:
@@ -184,15 +258,13 @@ class Machine:
         scalars: Mapping[str, object],
         seed: int = 0,
         trace: bool = False,
-        earlier: Machine | None = None,
+        earlier: ThreadMachine | None = None,
     ) -> None:
-        from mutation.source import code_of
-
         self.program, self.sizes, self.scalars = program, sizes, scalars
         self.random = Random(seed)
         self.sign = -1 if seed % 2 else 1
         self.tracing = trace
-        self.run_state = Run([]) if earlier is None else earlier.run_state
+        self.run_state: MachineRun = MachineRun([]) if earlier is None else earlier.run_state
         self.code = code_of(program, sizes)
         self.buffers = self.code.buffers
         self.grid_epoch = 0
@@ -206,7 +278,7 @@ class Machine:
     def arrays(self) -> dict[Buffer, list[Any]]:
         """Return what GLOBAL memory holds."""
         return {
-            self.buffers[number]: held.values if isinstance(held, Storage) else held
+            self.buffers[number]: held.values if isinstance(held, AccessedBuffer) else held
             for number, held in self.globals.items()
         }
 
@@ -217,20 +289,20 @@ class Machine:
         if left is not None:
             values = left
         elif buffer.kind == "input":
-            given = span(arrays[buffer.name])
-            wide = given if given.dtype.kind in "iub" else given.astype(np.float64)
-            values = wide.tolist()
+            values = _memory_of(arrays[buffer.name])
         elif buffer.kind == "counter":
             values = [0] * size
         else:
             values = [UNDEFINED] * size
         if number not in self.code.written:
             return values
-        return Storage(number, buffer, values)
+        return AccessedBuffer(number, buffer, values)
 
-    def make(self, number: int) -> Storage:
+    def make(self, number: int) -> AccessedBuffer:
         """Return new shared memory for a buffer."""
-        return Storage(number, self.buffers[number], [UNDEFINED] * self.code.layouts[number][2])
+        return AccessedBuffer(
+            number, self.buffers[number], [UNDEFINED] * self.code.layouts[number][2]
+        )
 
     # What breaks rules
 
@@ -273,7 +345,7 @@ class Machine:
 
     # The run
 
-    def run(self, *, last: bool = True) -> Run:
+    def run(self, *, last: bool = True) -> MachineRun:
         """Run all blocks, then, after the `last` launch, read the outputs."""
         extents = [self._launch(d) for d in LAUNCH_DIMENSIONS]
         shapes = [[size_value(s, self.sizes) for s in o.shape] for o in self.program.outputs]
@@ -426,21 +498,42 @@ class Machine:
             number = self.buffers.index(output.buffer)
             shape = tuple([size_value(s, self.sizes) for s in output.shape])
             held = self.globals[number]
-            values = held.values if isinstance(held, Storage) else held
+            values = held.values if isinstance(held, AccessedBuffer) else held
             values = values[: math.prod(shape)]
             if empty:
-                start = identity(self.program, output.buffer)
+                start = self._identity(output.buffer)
                 values = [start if v is UNDEFINED else v for v in values]
             if any(v is UNDEFINED for v in values):
                 place = next(n for n, v in enumerate(values) if v is UNDEFINED)
                 self.run_state.broken.setdefault("unwritten", f"unwritten: {output.name} {place}")
             self.run_state.outputs.append(self._array(values, shape, output.buffer.dtype))
 
+    def _identity(self, buffer: Buffer) -> float:
+        """Return what an output holds where no thread runs: what its reduction starts from."""
+        for node, _ in kir.walk(self.program.body):
+            if isinstance(node, kir.Store) and node.storage is buffer and node.role == "init":
+                return node.value.value if isinstance(node.value, Const) else 0
+        return 0
+
     def _array(self, values: list[Any], shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         plain = [self.garbage(dtype) if v is UNDEFINED else v for v in values]
         with np.errstate(all="ignore"):
             wide = np.array(plain, np.float64 if dtype.is_float else dtype.numpy)
             return wide.astype(dtype.numpy).reshape(shape)
+
+
+def _memory_of(array: np.ndarray) -> list[Any]:
+    """Return what lies between the first and the last element of an array, in the order of memory.
+
+    What lies between its elements is undefined.
+    """
+    steps = [step // array.itemsize for step in array.strides]
+    reach = sum([(n - 1) * step for n, step in zip(array.shape, steps, strict=True)])
+    values: list[Any] = [UNDEFINED] * (reach + 1 if array.size else 0)
+    wide = array if array.dtype.kind in "iub" else array.astype(np.float64)
+    for place, value in zip(np.ndindex(array.shape), wide.ravel().tolist(), strict=True):
+        values[sum([at * step for at, step in zip(place, steps, strict=True)])] = value
+    return values
 
 
 def _unravel(number: int, extents: Sequence[int]) -> tuple[int, int, int]:
@@ -455,11 +548,11 @@ def run(
     scalars: Mapping[str, object],
     seed: int = 0,
     trace: bool = False,
-) -> Run:
-    """Run `program` once; see `Machine`."""
-    machine: Machine | None = None
+) -> MachineRun:
+    """Run `program` once; see `ThreadMachine`."""
+    machine: ThreadMachine | None = None
     launches = program.launches
     for launch in launches:
-        machine = Machine(launch, sizes, arrays, scalars, seed, trace, machine)
+        machine = ThreadMachine(launch, sizes, arrays, scalars, seed, trace, machine)
         found = machine.run(last=launch is launches[-1])
     return found
