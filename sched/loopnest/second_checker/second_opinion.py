@@ -77,7 +77,7 @@ def second_opinion(
         tried.append(sizes)
         try:
             found = next(_faults(program, math, fusion, sizes), "")
-        except _NoData:
+        except _NoInputs:
             tried.pop()
             continue
         if found:
@@ -129,7 +129,7 @@ def _interface(program: kir.Program, math: MathSnapshot) -> Iterator[str]:
             yield f"the nest assumes that {declared}, the math does not"
 
 
-class _NoData(Exception):
+class _NoInputs(Exception):
     """No inputs fulfil what is declared of them at these sizes."""
 
 
@@ -166,7 +166,7 @@ def _wanted(
     try:
         return enclosures(fusion, given, {**scalars, **rest})
     except LaunchError as error:
-        raise _NoData from error
+        raise _NoInputs from error
 
 
 def _shapes(program: kir.Program, math: MathSnapshot, sizes: Mapping[str, int]) -> Iterator[str]:
@@ -225,7 +225,7 @@ def _drawn(
 ) -> np.ndarray:
     if bounds is not None:
         if bounds[0] >= bounds[1] and np.prod(shape):
-            raise _NoData
+            raise _NoInputs
         if not dtype.is_float:
             return rng.integers(*bounds, shape) if np.prod(shape) else np.zeros(shape, np.int64)
         return rng.uniform(*bounds, shape)

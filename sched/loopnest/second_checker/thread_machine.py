@@ -24,11 +24,9 @@ import numpy as np
 from loopnest import kir
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, WARP, Memory
 from loopnest.scalar.expr import Buffer, Const
 from loopnest.second_checker.thread_code import UNDEFINED, code_of
-
-WARP = 32
 
 RULES = ("bounds", "undefined", "race", "equal race", "divergence", "unwritten", "lane", "scope")
 """What may be broken. "equal race": threads store one equal value, without an order. "lane": a
