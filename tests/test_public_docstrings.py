@@ -21,7 +21,15 @@ SECTIONS = ("Args:", "Raises:", ">>> ", "Source: ")
 
 PRIMITIVES = (
     *("split", "merge", "reorder", "parallelize", "pin", "compute_at", "inline_at", "rfactor"),
-    *("cache_after", "cache_before", "cache_fork", "circular_buffer", "swizzle", "set_allocation"),
+    *(
+        "cache_after",
+        "cache_before",
+        "cache_fork",
+        "skew",
+        "circular_buffer",
+        "swizzle",
+        "set_allocation",
+    ),
 )
 CLASSES = ("Fusion", "IterDomain", "Kernel", "KernelDef", "TensorDomain", "TensorView")
 

@@ -444,3 +444,189 @@ def test_no_automatic_schedule(target: str) -> None:
         f"auto_schedule(rnn, '{target}'): T3 reads the state of an earlier step, and no "
         "schedule is made of that; schedule it by hand: f.inline_most(replay=True)"
     )
+
+
+# Waves
+
+
+def shift(depth: int = 1) -> ln.Fusion:
+    """Return states each element of which is computed of itself and of its left neighbour."""
+    with ln.Fusion("shift") as f:
+        u, x = f.input("u", ("N",), F32), f.input("x", ("T",), F32)
+
+        def step(past: Any, x: ln.TensorView) -> ln.TensorView:
+            old, new = (past, past) if depth == 1 else past
+            return ((ln.pad(old, [(1, -1)]) + new * 2.0 + x) % 7.0).named("next")
+
+        f.output(ln.recur(step, u if depth == 1 else (u, u), over=x, depth=depth), "h")
+    return f
+
+
+def shift_numpy(u: np.ndarray, x: np.ndarray, depth: int = 1) -> np.ndarray:
+    past = [u] * depth
+    for value in x:
+        left = np.pad(past[-depth], (1, 0))[:-1]
+        past.append((left + past[-1] * 2 + value) % 7)
+    return np.array(past[depth:]).reshape(len(x), len(u))
+
+
+@pytest.mark.parametrize("dims", [{}, {1: PT.block_x}, {1: PT.grid_x}, {1: PT.cpu_parallel}])
+@pytest.mark.parametrize(("factor", "depth"), [(1, 1), (3, 1), (1, 2), (-1, 2)])
+def test_waves(factor: int, depth: int, dims: dict[int, Any]) -> None:
+    f = shift(depth)
+    h = f["h"]
+    if (factor, depth) == (-1, 2):
+        assert h.skew("T", 1, factor) is h
+    else:
+        h.skew(0, 1, factor)
+    assert [axis.kind for axis in h.leaf_domain] == [ln.IterKind.STEP, ln.IterKind.ITERATION]
+    f.inline_most(replay=True)
+    h.parallelize(dims)
+    for t, n in ((0, 3), (3, 0), (1, 1), (5, 4), (4, 7)):
+        u, x = floats(n), floats(t, seed=1)
+        kernel = judge(f, (u, x), shift_numpy(u, x, depth))
+    if dims.get(1) is PT.block_x:
+        assert "barrier block  # " in str(kernel)
+    assert kernel.cuda() if PT.cpu_parallel not in dims.values() else True
+
+
+def test_waves_of_tables() -> None:
+    """One axis of two goes in waves; blocks of waves, threads along both."""
+    with ln.Fusion("table") as f:
+        u, g = f.input("u", ("N", "M"), F32), f.input("g", ("T", "N", "M"), F32)
+
+        def step(h: ln.TensorView, g: ln.TensorView) -> ln.TensorView:
+            up = ln.pad(h, [(1, -1), (0, 0)])
+            return (up + ln.pad(h, [(0, 0), (-1, 1)]) + ln.pad(h, [(1, -1), (1, -1)]) + g) % 5.0
+
+        h = f.output(ln.recur(step, u, over=g), "h")
+    h.skew(0, 1)
+    f.inline_most(replay=True)
+    h.split(0, 4, names=("block", "wave"))
+    h.parallelize({"wave": PT.unroll, 2: PT.block_y, 3: PT.block_x})
+    u_, g_ = floats(3, 4), floats(5, 3, 4, seed=1)
+    state, wanted = u_, []
+    for own in g_:
+        full = np.pad(state, 1)
+        state = (full[:-2, 1:-1] + full[1:-1, 2:] + full[:-2, :-2] + own) % 5
+        wanted.append(state)
+    judge(f, (u_, g_), np.array(wanted))
+
+
+def test_waves_are_kept() -> None:
+    f = shift()
+    f["h"].skew(0, 1)
+    u, x = floats(4), floats(5, seed=1)
+    for kernel in (
+        pickle.loads(pickle.dumps(ln.lower(f))),
+        ln.Kernel.parse(ln.lower(f).text(full=True)),
+    ):
+        np.testing.assert_array_equal(ln.evaluate(kernel, u, x), shift_numpy(u, x))
+        assert ln.verify(kernel).all_sizes
+    g = shift()
+    exec(str(f.trace), {"f": g})
+    assert str(ln.lower(g)) == str(ln.lower(f))
+
+
+def test_what_is_computed_outside_shares_waves() -> None:
+    with ln.Fusion("gated") as f:
+        x, u = f.input("x", ("T", "N"), F32), f.input("u", ("N",), F32)
+        twice = (x * 2.0).named("twice")
+        f.output(ln.recur(lambda h, x: (ln.pad(h, [(1, -1)]) + x) % 5.0, u, over=twice), "h")
+    f["h"].skew(0, 1)
+    f["twice"].compute_at(f["h"], 1)
+    f.inline_most(replay=True)
+    x_, u_ = floats(5, 4), floats(4, seed=1)
+    state, wanted = u_, []
+    for row in x_:
+        state = (np.pad(state, (1, 0))[:-1] + row * 2) % 5
+        wanted.append(state)
+    judge(f, (x_, u_), np.array(wanted))
+
+
+def test_mutants_of_waves_are_refuted() -> None:
+    f = shift()
+    f["h"].skew(0, 1)
+    f.inline_most(replay=True)
+    f["h"].parallelize({1: PT.block_x})
+    lowered = ln.lower(f)._lowered
+    assert lowered.math is not None
+    math = lowered.math()
+    made = [m for m in mutants(lowered.program) if m.kind in ("barrier", "store", "index", "guard")]
+    found = {m.text: verify_program(m.program, math).status for m in made}
+    assert len(found) > 20
+    assert [text for text, status in found.items() if status != "refuted"] == []
+
+
+def of_steps(step: Callable[[ln.TensorView], ln.TensorView]) -> ln.TensorView:
+    with ln.Fusion("k") as f:
+        u = f.input("u", ("N",), F32)
+        return f.output(ln.recur(lambda h, _: step(h), u, steps="T"), "h")
+
+
+LATER = (
+    "; these must be 1 or more at all sizes: skew by another factor or along another axis, or "
+    "leave the loop over steps as it is"
+)
+LACKS = (
+    "is computed of states of the step before, and has no elements along the axis: what reads it "
+    "would need all waves of that step; skew along an axis that all has which is computed of the "
+    "state"
+)
+SKEWS: list[tuple[Callable[[], object], str]] = [
+    (lambda: shift()["h"].skew(0, 1, -1),
+     "h.skew(0, 1, -1): T4 of step s0, element i1 reads h of step s0 - 1, element i1 - 1, which "
+     f"would be computed 0 waves before it{LATER}"),
+    (lambda: rnn()["h"].skew(0, 2),
+     "h.skew(0, 2): T7 of step s0, element i2 reads h of step s0 - 1, element i3, which would be "
+     f"computed i2 - i3 + 1 waves before it{LATER}"),
+    (lambda: of_steps(lambda h: ln.roll(h, 1, 0) + h).skew(0, 1),
+     "h.skew(0, 1): T3 of step s0, element i1 reads h of step s0 - 1, element (i1 - 1) % N, which "
+     f"would be computed i1 - (i1 - 1) % N + 1 waves before it{LATER}"),
+    (lambda: of_steps(lambda h: ln.pad(h * 2.0, [(1, -1)]) + h).skew(0, 1),
+     "h.skew(0, 1): T4 of step s0, element i1 reads T3 of step s0, element i1 - 1, which would be "
+     f"computed 1 waves before it{LATER}"),
+    (lambda: of_steps(lambda h: ln.cumsum(h, 0)).skew(0, 1),
+     "h.skew(0, 1): T3 is a scan along the axis, whose elements are of one step; skew along "
+     "another axis"),
+    (lambda: of_steps(lambda h: h + ln.sum(h)).skew(0, 1),
+     f"h.skew(0, 1): T3 {LACKS}"),
+    (lambda: shift()["h"].skew(1, 0),
+     "h.skew(1, 0): axis 1 of h is none of steps; name the axis that ln.recur made, and one of the "
+     "state"),
+    (lambda: shift()["h"].skew(0, 0),
+     "h.skew(0, 0): axis 0 of h is none of the state; name the axis of steps, and one of the "
+     "state"),
+    (lambda: shift()["h"].skew(0, 1, 0),
+     "h.skew(0, 1, 0): the factor 0 makes no waves; use an int, as 1 or -1"),
+    (lambda: shift()["h"].skew(0, 1).skew(0, 1),
+     "h.skew(0, 1): axis 0 of h was split, merged, skewed or made parallel; skew first"),
+    (lambda: shift()["h"].split(1, 4).skew(0, 1),
+     "h.skew(0, 1): axis 1 of h was split, merged, skewed or made parallel; skew first"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "said"), SKEWS)
+def test_skews_that_are_refused(call: Callable[[], object], said: str) -> None:
+    assert refused(call, ln.ScheduleError) == said
+
+
+def test_a_skew_that_is_refused_changes_nothing() -> None:
+    f = shift()
+    before, math = [str(t) for t in f.tensors], f.print_math()
+    refused(lambda: f["h"].skew(0, 1, -1), ln.ScheduleError)
+    assert ([str(t) for t in f.tensors], f.print_math()) == (before, math)
+    assert not f["T2"].definition.reads[0].data
+
+
+def test_an_element_that_all_read() -> None:
+    """The first element of the step before was computed in an earlier wave, at all sizes."""
+    h = of_steps(lambda h: (h - h[0] + 1.0) % 5.0)
+    h.skew(0, 1)
+    h.fusion.inline_most(replay=True)
+    u, wanted = floats(4), []
+    state = u
+    for _ in range(5):
+        state = (state - state[0] + 1) % 5
+        wanted.append(state)
+    judge(h.fusion, (u,), np.array(wanted), T=5)

@@ -77,6 +77,14 @@ def reorder(f: ln.Fusion) -> None:
     pointwise(f)[1].reorder([1, 0])
 
 
+@case(("loops", "its statements stand inside of T3.i1, h.s0"))
+def skew(f: ln.Fusion) -> None:
+    with f:
+        x = f.input("x", ("N",), ln.float32)
+        h = ln.recur(lambda h, _: h + ln.pad(h, [(1, -1)]), x, steps="T")
+        f.output(h, "h").skew(0, 1)
+
+
 @case(
     ("parallel", "the launch has 64 along grid_x, which it uses"),
     ("parallel", "y is accessed in pieces of 16 bytes"),

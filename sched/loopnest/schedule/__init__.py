@@ -41,6 +41,7 @@ from loopnest.schedule import (
     inlining,
     instructed_tiles,
     rfactor,
+    skewing,
     transaction,
     transforms,
 )
@@ -49,7 +50,7 @@ from loopnest.tensor import schedule_methods as declared
 declared.fulfil(
     declared.ScheduleMethods,
     *(allocation_layout, atomic_folds, caching, compute_at, inlining, instructed_tiles, rfactor),
-    *(transaction, transforms),
+    *(skewing, transaction, transforms),
     _set_memory=transforms.set_memory,
 )
 declared.fulfil(declared.AllocationMethods, allocation_steps)

@@ -20,7 +20,7 @@ from typing import Any, Protocol, SupportsIndex
 
 from loopnest.base.fast_init import fast_init
 from loopnest.scalar.enums import IterKind, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Const, Expr
+from loopnest.scalar.expr import ONE, ZERO, Const, Expr, integer
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
 
@@ -335,6 +335,57 @@ class Merge(Transform):
 
     def describe(self) -> str:
         return "merge"
+
+
+class Skew(Transform):
+    """A loop over steps to one over waves: element i of step s is in wave ``s + factor * i``.
+
+    With a factor below 0 elements are counted from the last one. The other axis stays as it is; the
+    loop over waves is no longer than one over all steps and then so many more for each element.
+    """
+
+    __slots__ = ("factor",)
+
+    def __init__(
+        self, step: IterDomain, axis: IterDomain, factor: int, algebra: Simplifier
+    ) -> None:
+        self.factor = factor
+        more = algebra.mul(integer(abs(factor)), axis.size)
+        waves = ONE if step.is_broadcast else algebra.add(step.size, more)
+        self._bind([step, axis], [IterDomain(waves, step.kind), IterDomain(axis.size, axis.kind)])
+
+    @property
+    def key(self) -> Hashable:
+        return ("skew", self.factor)
+
+    def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> Skew:
+        return Skew(inputs[0], inputs[1], self.factor, algebra)
+
+    def _later(self, index: Expr, algebra: Simplifier) -> Expr:
+        """Return how many waves later than its step an element is."""
+        if self.factor < 0:
+            index = algebra.sub(algebra.sub(self.inputs[1].size, ONE), index)
+        return algebra.mul(integer(abs(self.factor)), index)
+
+    def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        wave, index = outputs
+        return algebra.sub(wave, self._later(index, algebra)), index
+
+    def forward(self, inputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        step, index = inputs
+        return algebra.add(step, self._later(index, algebra)), index
+
+    def overshoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        return () if self.inputs[0].is_broadcast else self.inputs[:1]
+
+    def undershoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        return self.overshoots(algebra)
+
+    def sources(self, output: IterDomain) -> tuple[IterDomain, ...]:
+        return self.inputs if output is self.outputs[0] else self.inputs[1:]
+
+    def describe(self) -> str:
+        return f"skew by {self.factor}"
 
 
 @fast_init

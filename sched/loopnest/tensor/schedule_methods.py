@@ -141,6 +141,35 @@ class ScheduleMethods:
         y float32 global [i0: N * D] compute_at=0 produced_at=0
         """
 
+    def skew(self, step_axis: Axis, axis: Axis, factor: int = 1) -> Self:
+        """Run a loop over steps in waves: element i of step s in wave ``s + factor * i``.
+
+        Before ``[s0: T, i1: N]``; ``t.skew(0, 1)`` gives ``[s0: T + N, i1: N]``. The loop over
+        waves runs in order, in all tensors that share the loop over steps; in a wave the axis may
+        be shared out among threads or lanes.
+
+        Args:
+            step_axis: the axis of steps (`ln.recur`): a leaf position, or a name.
+            axis: one of the state, as the math has it.
+            factor: how many waves later than its left neighbour an element is; with one below 0 its
+                right neighbour.
+
+        Raises:
+            ScheduleError: no axis of steps, one that was split or made parallel; an element would
+                be computed no later than one of an earlier step that it reads, at some size; a step
+                folds or scans along the axis, or reads what it computes at other elements.
+
+        Source: M. Wolfe, "Loops skewing: the wavefront method revisited", 1986.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N",), ln.float32)
+        ...     h = ln.recur(lambda h, _: h + ln.pad(h, [(1, -1)]), x, steps="T")
+        ...     h = f.output(h, "h")
+        >>> print(h.skew(0, 1))
+        h float32 global [s0: T + N, i1: N] compute_at=0 produced_at=1
+        """
+
     def reorder(self, order: Mapping[AxisKey, Axis] | Sequence[Axis] | int, *more: Axis) -> Self:
         """Permute the leaf axes.
 
