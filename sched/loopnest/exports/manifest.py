@@ -23,6 +23,7 @@ from loopnest.backends.cuda import cuda_target
 from loopnest.base.errors import CompileError, LaunchError, VerifyError, kind_of
 from loopnest.base.pickling import SCHEMA
 from loopnest.exports.entry_point import ABI, CExport, CudaExport, EntryPoint, c_type, names_of
+from loopnest.exports.ffi_entry import ffi_arguments, ffi_source
 from loopnest.exports.size_checks import check_sizes
 from loopnest.kir.lowered import Lowered
 from loopnest.kir.shared_memory import shared_layout
@@ -353,7 +354,7 @@ def _proof(kernel: Exportable, subject: str) -> tuple[Json, str]:
 
 def _c_files(kernel: Exportable) -> tuple[EntryPoint, Files, Json]:
     made = CExport(kernel.program, None if kernel.scalar is None else kernel.scalar.program)
-    source, name = made.source(), made.entry.prefix
+    source, name = made.source() + ffi_source(made.entry), made.entry.prefix
     options = c_target.code_options([*made.programs.values()])
     files = {
         f"{name}.h": made.header().encode(),
@@ -365,6 +366,7 @@ def _c_files(kernel: Exportable) -> tuple[EntryPoint, Files, Json]:
         "library": f"lib{name}.so", "code": code,
         "command": [*command_line(**options), f"{name}.c", "-o", f"lib{name}.so", "-lm"],
         "machine": _machine(),
+        "ffi": [param.name for param in ffi_arguments(made.entry)],
     }  # fmt: skip
 
 

@@ -119,7 +119,7 @@ def take(array: Any, stream: int) -> Taken:
 
 def _numpy_type(found: _Type) -> np.dtype[Any]:
     for dtype in dtypes.ALL:
-        if _type_of(dtype) == (found.code, found.bits) and found.lanes == 1:
+        if element_code(dtype) == (found.code, found.bits) and found.lanes == 1:
             return dtype.numpy
     letter = {0: "i", 1: "u", 2: "f", 5: "c"}.get(found.code, "V")
     try:
@@ -128,7 +128,8 @@ def _numpy_type(found: _Type) -> np.dtype[Any]:
         return np.dtype(f"V{found.bits * found.lanes // 8}")
 
 
-def _type_of(dtype: DType) -> tuple[int, int]:
+def element_code(dtype: DType) -> tuple[int, int]:
+    """Return what DLPack has of an element type: the code of its kind, and its bits."""
     code = _CODES[dtype.kind] if dtype.signed else _UNSIGNED
     return _OWN_CODES.get(dtype, code), dtype.bits
 
@@ -141,7 +142,7 @@ def give(address: int, shape: tuple[int, ...], dtype: DType, device: int, owner:
     """Return a capsule of an array in C order; `owner` lives as long as anybody uses it."""
     tensor = _Managed()
     extents = (ctypes.c_int64 * max(len(shape), 1))(*shape)
-    code, bits = _type_of(dtype)
+    code, bits = element_code(dtype)
     tensor.tensor.data = address
     tensor.tensor.device = _Device(CUDA, device)
     tensor.tensor.ndim = len(shape)
