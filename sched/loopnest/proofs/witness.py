@@ -9,7 +9,7 @@ from typing import Literal
 
 from loopnest import kir
 from loopnest.kir.nest_text import nest_lines, print_nest
-from loopnest.kir.tiles import EDGE, without_tiles
+from loopnest.kir.tiles import EDGE, EXCHANGE, without_tiles
 from loopnest.proofs.point_arrays import Points
 from loopnest.proofs.program_model import Access, Model, Site
 from loopnest.proofs.report import Finding, Place
@@ -149,11 +149,17 @@ class Witness:
 def among_tiles(program: kir.Program) -> Callable[[Place], Place]:
     """Return what tells where a place in the nest of `without_tiles(program)` is in `program`.
 
-    The line of a tile is that of the barrier in front of its body; the one behind has no line.
+    The line of a tile is that of the barrier in front of its body, the line of a shuffle that of
+    the read between two barriers; the other barriers have no line.
     """
     texts, plain = (print_nest(p).splitlines() for p in (program, without_tiles(program)))
-    edges = [line for line, text in enumerate(plain, 1) if text.endswith(EDGE.reason)]
+    edges, exchanges = (
+        [line for line, text in enumerate(plain, 1) if text.endswith(barrier.reason)]
+        for barrier in (EDGE, EXCHANGE)
+    )
     fronts = dict(zip(edges[1::2], edges[::2], strict=True))
+    for first, last in zip(exchanges[::2], exchanges[1::2], strict=True):
+        fronts[first] = fronts[last] = first + 1
 
     def moved(place: Place) -> Place:
         line = fronts.get(place.line, place.line)

@@ -7,13 +7,35 @@ bound each other: a block of ``(ceildiv(M, 2), M)`` has at most 44 rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import product
 
 from loopnest.scalar.arguments import size_value
-from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, WARP, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Op, Symbol, variables
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, MOST_ALONG, MOST_THREADS, WARP, ParallelType
+from loopnest.scalar.expr import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    LaunchIndex,
+    Op,
+    Symbol,
+    variables,
+)
 from loopnest.scalar.simplify import Simplifier
+
+_INTEGER: Mapping[str, Callable[..., int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "min": min,
+    "max": max,
+}
+"""What indices are computed by."""
 
 _FAR = 1 << 40
 """A size that is larger than any."""
@@ -60,6 +82,25 @@ class LaunchBounds:
                 for dim in block:
                     self._rely_on(self.launch[dim])
         return self._threads
+
+    def in_threads(self, value: Expr) -> tuple[int, ...] | None:
+        """Return an index in each thread of a block, in their order.
+
+        None where it depends on more than the numbers of threads, or extents are symbolic.
+        """
+        extents = [self.launch.get(d, ONE) for d in BLOCK_DIMENSIONS]
+        known = [int(extent.value) for extent in extents if isinstance(extent, Const)]
+        if len(known) < len(extents) or math.prod(known) > MOST_THREADS:
+            return None
+        numbers = product(*[range(extent) for extent in reversed(known)])
+        found: list[int] = []
+        for place in numbers:
+            one = dict(zip(reversed(BLOCK_DIMENSIONS), place, strict=True))
+            number = _in_thread(value, one, {})
+            if number is None:
+                return None
+            found.append(number)
+        return tuple(found)
 
     def upper(self, size: Expr) -> int | None:
         """Return a number that an expression of sizes does not exceed, None where none is known."""
@@ -241,6 +282,23 @@ def _least(size: Expr, given: Mapping[str, int] | None = None) -> int:
     """Return the least number of threads that a rising extent starts, some sizes given."""
     sizes = {symbol.name: 0 for symbol in _symbols(size)}
     return max(size_value(size, {**sizes, **(given or {})}), 1)
+
+
+def _in_thread(
+    value: Expr, numbers: Mapping[ParallelType, int], known: dict[Expr, int | None]
+) -> int | None:
+    """Return what an index is in one thread, None where it depends on anything else."""
+    if isinstance(value, Const):
+        return int(value.value)
+    if isinstance(value, LaunchIndex):
+        return numbers.get(value.dimension)
+    if not isinstance(value, Op) or value.op not in _INTEGER:
+        return None
+    if value not in known:
+        args = [_in_thread(arg, numbers, known) for arg in value.args]
+        whole = [arg for arg in args if arg is not None]
+        known[value] = _INTEGER[value.op](*whole) if len(whole) == len(args) else None
+    return known[value]
 
 
 def _symbols(size: Expr) -> list[Symbol]:

@@ -11,19 +11,20 @@ broadcasts, the index map does not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from loopnest.base.errors import InternalError
 from loopnest.base.fast_init import fast_init
-from loopnest.kir import WHOLE_ELEMENTS, Store
+from loopnest.kir import WHOLE_ELEMENTS, Shuffle, Store
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.loops.guarded_tree import Guarded
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.loops.promotion import Promotion
 from loopnest.lowering.memory.allocation import TensorStorage, warps_of
+from loopnest.lowering.reductions.block_exchange import FreshNames
 from loopnest.scalar import dtypes
 from loopnest.scalar.conditions import decided
-from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
@@ -34,11 +35,14 @@ from loopnest.scalar.expr import (
     Index,
     LaunchIndex,
     Load,
+    Local,
     Op,
     Symbol,
+    integer,
     substitute,
     walk,
 )
+from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.templates import coordinates
 from loopnest.schedule.replay import match_leaves
 from loopnest.schedule.root_maps import Match
@@ -59,6 +63,8 @@ class Reading:
         slots: the loops of the producer, by position, whose indices `place` gives.
         loops: the indices of the loops around the reader.
         conditions: the tests that the reader is under.
+        lanes: the numbers of the threads of the warp that have the element, where a shuffle brings
+            it from them.
     """
 
     producer: TensorView
@@ -68,6 +74,7 @@ class Reading:
     slots: Sequence[int]
     loops: tuple[Index, ...] = ()
     conditions: tuple[Expr, ...] = ()
+    lanes: Mapping[ParallelType, Expr] = field(default_factory=dict)
 
 
 class WholeVectors:
@@ -102,16 +109,25 @@ class Accesses:
     Attributes:
         readings: the reads of computed tensors so far, each with the tests that it is under.
         unguarded: what the phase at hand read, before its tests are known.
+        exchanging: whether the phase at hand may read elements of other lanes.
+        shuffles: what brings them.
     """
 
     def __init__(
-        self, nest: Nest, storage: dict[TensorView, TensorStorage], vectors: WholeVectors
+        self,
+        nest: Nest,
+        storage: dict[TensorView, TensorStorage],
+        vectors: WholeVectors,
+        names: FreshNames,
     ) -> None:
         self.nest, self.plan, self.algebra = nest, nest.plan, nest.plan.algebra
         self.storage, self.vectors = storage, vectors
         self._matches: dict[tuple[TensorView, TensorView], Match] = {}
         self.readings: list[Reading] = []
         self.unguarded: list[Reading] = []
+        self.names, self.limits = names, LaunchBounds(self.plan.launch, self.algebra)
+        self.exchanging = False
+        self.shuffles: list[Shuffle] = []
 
     def keep_readings(self, compute: Compute, guarded: Sequence[Guarded]) -> None:
         """Keep what statements read, with the tests that all of them are under."""
@@ -233,7 +249,7 @@ class Accesses:
 
     def _read(
         self, read: Read, env: Environment, data: Mapping[Expr, Expr], earlier: bool = False
-    ) -> Load:
+    ) -> Load | Local:
         producer = read.producer
         storage = self.storage[producer]
         index: dict[IterDomain, Expr] = {
@@ -248,7 +264,14 @@ class Accesses:
         reader = _LocalReader(self, producer, env, index)
         promoted, leaf = self.plan.promotions[producer].leaf, producer.domain.leaf
         places = tuple([reader.value(promoted[n], leaf[n]) for n in storage.places])
-        self.unguarded.append(Reading(producer, env, index, places, storage.places))
+        reading = Reading(producer, env, index, places, storage.places)
+        if self.exchanging and storage.axes is None and producer.memory is Memory.LOCAL:
+            lanes = self._other_lanes(reader, places)
+            mask = self._mask(lanes)
+            if mask:
+                self.unguarded.append(replace(reading, lanes=lanes))
+                return self._shuffled(Load(storage.buffer, places or (ZERO,)), mask, env)
+        self.unguarded.append(reading)
         if storage.axes is not None:
             where = [reader.allocated(axis) for axis in storage.axes]
         elif storage.buffer.memory is Memory.GLOBAL:
@@ -256,6 +279,68 @@ class Accesses:
         else:
             return Load(storage.buffer, (*self._warp(storage.buffer), *(places or (ZERO,))))
         return Load(storage.buffer, *self._index(storage.buffer, where))
+
+    def _other_lanes(
+        self, reader: _LocalReader, places: Sequence[Expr]
+    ) -> dict[ParallelType, Expr]:
+        """Return the numbers of the thread that has a LOCAL element; none where this one has it.
+
+        None either where threads of the block take no part, or want different registers.
+        """
+        producer, consumer = reader.producer.siblings[0], reader.env.tensor.siblings[0]
+        path = self.plan.forest.path(consumer)
+        found: dict[ParallelType, Expr] = {}
+        leaves = zip(self.plan.promotions[producer].leaf, producer.domain.leaf, strict=True)
+        for node, axis in leaves:
+            spec = self.plan.spec(axis)
+            dimension = spec.parallel
+            if not dimension.is_block or dimension in self.plan.crossed[producer]:
+                continue
+            whole = self.algebra.equal(spec.extent, self.plan.launch.get(dimension, ONE))
+            if axis.is_reduction or not whole:
+                return {}
+            if self.plan.forest.find(axis) not in path:
+                found[dimension] = self.in_numbers(reader.value(node, axis))
+        own = all(value is LaunchIndex(dimension) for dimension, value in found.items())
+        alone = {n for place in places for n in walk(self.in_numbers(place))}
+        return {} if own or any(isinstance(n, LaunchIndex) for n in alone) else found
+
+    def in_numbers(self, value: Expr) -> Expr:
+        """Return an index with the numbers of threads in place of the loops bound to them."""
+        bound: dict[Expr, Expr] = {
+            node: LaunchIndex(self.nest.spec_of[node].parallel)
+            for node in walk(value)
+            if isinstance(node, Index) and self.nest.spec_of[node].parallel.is_thread
+        }
+        return self.algebra.simplify(substitute(value, bound)) if bound else value
+
+    def _mask(self, lanes: Mapping[ParallelType, Expr]) -> int:
+        """Return what the number of a lane and that of the lane it reads differ by as bits, or 0.
+
+        0 too where that is not the same for all, or other warps have the element.
+        """
+        number: Expr = ZERO
+        step: Expr = ONE
+        for dimension in BLOCK_DIMENSIONS if lanes else ():
+            at = self.algebra.mul(lanes.get(dimension, LaunchIndex(dimension)), step)
+            number = self.algebra.add(number, at)
+            step = self.algebra.mul(step, self.plan.launch.get(dimension, ONE))
+        found = self.limits.in_threads(number) if lanes else None
+        masks = {own ^ other for own, other in enumerate(found or ())}
+        mask = masks.pop() if len(masks) == 1 else 0
+        return mask if mask < WARP else 0
+
+    def _shuffled(self, offered: Load, mask: int, env: Environment) -> Local:
+        """Return what another lane has at the place of `offered`."""
+        name = self.names.local(offered)
+        self.shuffles.append(Shuffle(name, offered, "xor", integer(mask), env.tensor.origin))
+        return name
+
+    def taken(self) -> tuple[Shuffle, ...]:
+        """Return the shuffles of the phase at hand, once."""
+        made = tuple(self.shuffles)
+        self.shuffles.clear()
+        return made
 
     def _require_strides(self, buffer: Buffer, env: Environment) -> None:
         """Take a symbolic stride to be a multiple of the vector of loads along another axis."""

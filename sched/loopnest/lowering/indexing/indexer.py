@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import chain, product
 from typing import TypeAlias
 
-from loopnest.kir import Allocate, Arrive, Let, Store
+from loopnest.kir import Allocate, Arrive, Let, Shuffle, Store
 from loopnest.lowering.indexing.accesses import Accesses, WholeVectors
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.phase_terms import PhaseTerms
@@ -92,7 +92,7 @@ class Indexer:
         self.storage, self.stages = storage, stages
         self.exchange = BlockThreads(self.plan.launch, self.algebra, names)
         self.vectors = WholeVectors(nest, assumed=whole_vectors)
-        self.accesses = Accesses(nest, storage, self.vectors)
+        self.accesses = Accesses(nest, storage, self.vectors, names)
         self.terms = PhaseTerms(self.accesses, stages, flagged, names)
 
     def statements(self, compute: Compute) -> tuple[TreeItem, ...]:
@@ -100,7 +100,8 @@ class Indexer:
         unit = compute.unit
         environments = self.environments(compute)
         before: list[TreeItem] = []
-        made: tuple[Store | Let, ...]
+        self.accesses.exchanging = compute.phase == "define"
+        made: tuple[Store | Let | Shuffle, ...]
         match compute.phase:
             case "publish":
                 return tuple(CooperativePhases(self, compute, environments).publish())
@@ -125,6 +126,7 @@ class Indexer:
                 made = self._update(unit, environments)
             case _:
                 made = self._define(unit, environments)
+                made = (*self.accesses.taken(), *made)
         guarded = self.terms.guarded(compute, environments[0], made)
         self.accesses.keep_readings(compute, guarded)
         return (*before, *looped(guarded, compute.joint))

@@ -35,7 +35,7 @@ from math import gcd
 from typing import NamedTuple
 
 from loopnest.base.errors import LoweringError
-from loopnest.kir import Let, Store
+from loopnest.kir import Let, Shuffle, Store
 from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.lowering.indexing.accesses import Accesses
 from loopnest.lowering.indexing.axis_indices import Environment
@@ -524,7 +524,7 @@ class PhaseTerms:
         self,
         compute: Compute,
         env: Environment,
-        made: tuple[Store | Let, ...],
+        made: tuple[Store | Let | Shuffle, ...],
         carried: bool = False,
     ) -> tuple[Guarded, ...]:
         """Return the statements, those with the same predicate together.
@@ -546,7 +546,7 @@ class PhaseTerms:
         by_memory = {m: self._terms(compute, env, m, once, holes, folds, carried) for m in memories}
         result: list[Guarded] = []
         for memory, same in groupby(stores, key=lambda store: store.storage.memory):
-            first = () if result else tuple([s for s in made if isinstance(s, Let)])
+            first = () if result else tuple([s for s in made if not isinstance(s, Store)])
             result.append(Guarded((*first, *same), by_memory[memory]))
         return tuple(result)
 

@@ -1,11 +1,12 @@
 """Pass "ownership": a value that threads do not share is read by the thread that wrote it.
 
 Requires the statements, and what was read where (`Indexer.readings`). Ensures that each element of
-a LOCAL tensor which a thread reads was stored by that thread, and each one of a SHARED tensor by a
-thread of that block (rule 39). It changes nothing. It comes right after indexing, whose indices
-decide that: the place that is read in the buffer, the loops that the tensor shares with its
-consumer, and the reading thread's own number give all loop indices of a store; the element stored
-there must be the one that is read, and the thread must run so far and under no test that fails.
+a LOCAL tensor which a thread reads was stored by that thread, or by a lane that a shuffle of whole
+warps brings it from, and each one of a SHARED tensor by a thread of that block (rule 39). It
+changes nothing. It comes right after indexing, whose indices decide that: the place that is read in
+the buffer, the loops that the tensor shares with its consumer, and the reading thread's own number
+give all loop indices of a store; the element stored there must be the one that is read, and the
+thread must run so far and under no test that fails.
 """
 
 from __future__ import annotations
@@ -24,8 +25,20 @@ from loopnest.lowering.loops.never_empty import AtLeastOne
 from loopnest.lowering.loops.reshaped_axes import axes_behind
 from loopnest.lowering.reductions.grid_reduction import result_loops
 from loopnest.scalar.access_bounds import AccessBounds, without_remainders
-from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ZERO, Expr, Index, LaunchIndex, Op, substitute, walk
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
+from loopnest.scalar.expr import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Local,
+    Op,
+    substitute,
+    walk,
+)
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.schedule.loop_forest import LoopGroup
 from loopnest.tensor.domain import IterDomain, Merge, Split
@@ -56,6 +69,9 @@ def check_readers(indexer: Indexer) -> None:
         foreign = check.foreign()
         if foreign is not None:
             raise _error(plan, reading, foreign)
+        alone = check.divergent()
+        if alone is not None:
+            raise _error_of_warp(reading, alone)
 
 
 def _error(plan: LoopPlan, reading: Reading, dimension: ParallelType) -> LoweringError:
@@ -89,6 +105,17 @@ def _error(plan: LoopPlan, reading: Reading, dimension: ParallelType) -> Lowerin
         + f"compute {producer.name} at a position in {consumer.name} that holds the "
         f"{dimension.value} loop, bind the same axis of both to it, or set its memory to "
         + ("GLOBAL" if dimension.is_grid else "SHARED or GLOBAL"),
+    )
+
+
+def _error_of_warp(reading: Reading, test: Expr) -> LoweringError:
+    producer, consumer = reading.producer.name, reading.env.tensor.name
+    return LoweringError(
+        f"{consumer} reads {producer} (local)",
+        f"other lanes of the warp have the elements, which takes a shuffle by all {WARP} of them, "
+        f"and some may fail the test {test} alone",
+        f"let whole warps have it: let axes of {WARP} elements or more be those of block_x, assume "
+        f"that tiles divide the size, or set the memory of {producer} to SHARED",
     )
 
 
@@ -154,6 +181,8 @@ class _ReadCheck:
         return found
 
     def _number(self, dimension: ParallelType) -> Expr:
+        if dimension in self.reading.lanes:
+            return self.reading.lanes[dimension]
         for index in self.reading.loops:
             if self.indexer.nest.spec_of[index].parallel is dimension:
                 return self.zero.get(index, index)
@@ -169,7 +198,32 @@ class _ReadCheck:
         if self.algebra.equal(a, b):
             return True
         known = [without_remainders(e, self.conditions, self.algebra) for e in (a, b)]
-        return self.algebra.equal(*[self.algebra.simplify(e) for e in known])
+        if self.algebra.equal(*[self.algebra.simplify(e) for e in known]):
+            return True
+        return bool(self.reading.lanes) and self._equal_in_threads(a, b)
+
+    def _equal_in_threads(self, a: Expr, b: Expr) -> bool:
+        """Whether two indices are equal in each thread of a block."""
+        in_numbers = self.indexer.accesses.in_numbers
+        found = [self.bounds.limits.in_threads(in_numbers(index)) for index in (a, b)]
+        return found[0] is not None and found[0] == found[1]
+
+    def divergent(self) -> Expr | None:
+        """Return a test of a read from another lane that some lanes of a warp may fail alone."""
+        if not self.reading.lanes:
+            return None
+        split, stretch = set[ParallelType](), 1
+        for dimension in BLOCK_DIMENSIONS:
+            extent = self.plan.launch.get(dimension, ONE)
+            if stretch % WARP:
+                split.add(dimension)
+            stretch *= int(extent.value) if isinstance(extent, Const) else 0
+        for condition in self.reading.conditions:
+            nodes = list(walk(self.indexer.accesses.in_numbers(condition)))
+            apart = any(isinstance(n, LaunchIndex) and n.dimension in split for n in nodes)
+            if apart or any(isinstance(n, (Load, Local)) for n in nodes):
+                return condition
+        return None
 
     @property
     def _in_tile(self) -> bool:
@@ -269,7 +323,7 @@ class _ReadCheck:
     def _runs(self, loop: _Loop) -> bool:
         """Whether the loop around the store has an iteration for the reading thread."""
         extent = self.plan.specs[loop.group].extent
-        if loop.index is ZERO or loop.group in self.path:
+        if loop.index is ZERO or loop.group in self.path or loop.dimension in self.reading.lanes:
             return True
         # A thread beyond the end of the loop around the store stored nothing, whatever it reads.
         if self.algebra.proves_lt(loop.index, extent) or self._is_tested(loop.index, extent):
