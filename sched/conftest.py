@@ -8,4 +8,8 @@ from importlib.util import find_spec
 
 import loopnest.graph  # noqa: F401
 
-collect_ignore_glob = [] if find_spec("torch") else ["loopnest/torch/*"]
+collect_ignore_glob = [
+    f"loopnest/{room}/*"
+    for room, packages in {"torch": ["torch"], "jax": ["jax", "jax_tvm_ffi"]}.items()
+    if not all(map(find_spec, packages))
+]

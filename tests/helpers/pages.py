@@ -4,7 +4,8 @@ A ``python`` block runs; where its first line is a file name in a comment, it is
 file. What it prints, and the error of the package that it ends with, stand in the ``text`` or
 ``cuda`` block after it. The commands of a ``console`` block, after ``$``, run in the current
 folder, and what they print follows them. A line ``...`` stands for lines that are left out, ``…``
-in a line for any characters. Blocks of other languages (``sh``, ``c``) are not run.
+in a line for any characters. Blocks of other languages (``sh``, ``c``) are not run. Neither are
+those of a page's optional packages where these are not installed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Collection
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -40,12 +42,15 @@ class Page:
     Args:
         path: the Markdown file.
         update: whether to write into the page what is printed, instead of comparing it.
+        optional: packages without which the blocks that import them are left out.
     """
 
-    def __init__(self, path: Path, *, update: bool = False) -> None:
+    def __init__(self, path: Path, *, update: bool = False, optional: Collection[str] = ()) -> None:
         self.path = path
         self.update = update
         self.printed = ""
+        self.optional = optional
+        self.is_left_out = False
         self.changes: list[tuple[int, int, str]] = []
         parsers = [CodeBlockParser("python", self._run)]
         parsers += [CodeBlockParser(language, self._compare) for language in SHOWN]
@@ -77,6 +82,7 @@ class Page:
 
     def _run(self, example: Example) -> None:
         self._check_shown(f"line {example.line}")
+        self.is_left_out = False
         if name := _FILE.match(example.parsed):
             Path(name[1]).write_text(example.parsed, encoding="utf-8")
         source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
@@ -85,11 +91,18 @@ class Page:
         with redirect_stdout(stream):
             try:
                 exec(code, example.namespace)
+            except ModuleNotFoundError as error:
+                if error.name not in self.optional:
+                    raise
+                self.is_left_out = True
+                return
             except ln.LoopnestError as error:
                 print(f"{type(error).__name__}: {error}")
         self.printed = stream.getvalue()
 
     def _compare(self, example: Example) -> None:
+        if self.is_left_out:
+            return
         wanted, found, self.printed = inside(example), self.printed, ""
         if not found:
             raise PageFault(f"{self.path}, line {example.line}: the code before prints nothing")

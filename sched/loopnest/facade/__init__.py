@@ -2,8 +2,9 @@
 
 In comes a scheduled `Fusion`; out goes a `Kernel`, or what runs on arrays. This is the lowest room
 that sees both how a nest is made and what is made of it, so that lowering and backends need not
-know each other. There are two files: `kernel_class`, and `language`, the public names but for
-those of the tools, which stand on it.
+know each other. There are three files: `kernel_class`; `kernel_operator`, what other packages need
+to have a kernel as an operator; and `language`, the public names but for those of the tools, which
+stand on it.
 
 The three types to know: `Kernel` (immutable: a `Lowered` and what was computed of it since),
 `kir.lowered.Lowered` (the program and the math, as lowering hands them over), and
