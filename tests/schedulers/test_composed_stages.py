@@ -196,3 +196,17 @@ def test_a_fold_that_no_scheduler_takes_is_a_note():
         "because no scheduler takes it with what it is computed from, or what one made of it has "
         "no kernel; where that costs much, schedule it by hand: rfactor folds side by side ("
     )
+
+
+@pytest.mark.parametrize("of_columns", [1, 2])
+def test_a_launch_begins_where_its_loops_pass_memory_on(of_columns):
+    """The sums of a row that are turned around go through memory inside of the loops of y."""
+    with ln.Fusion("rows_and_columns") as f:
+        x = f.input("x", ("N", "M"), F)
+        columns = ln.cumsum(x, 0) if of_columns == 1 else ln.cumsum(ln.cumsum(x, 0), 1)
+        f.output(ln.cumsum(x, 1, exclusive=True, reverse=True) + columns, "y")
+    assert auto_schedule(f, "cuda", Processor()).name == "stages"
+    assert ln.verify(ln.lower(f)).all_sizes
+    a = np.random.default_rng(0).standard_normal((33, 70)).astype(np.float32)
+    away = np.abs(ln.compile(f, target="interpret")(a) - ln.evaluate(f, a).astype(np.float64))
+    assert np.all(away <= ln.error_bound(f, a))

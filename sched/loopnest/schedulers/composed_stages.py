@@ -311,4 +311,20 @@ def _start_launches(stage: Stage) -> None:
     own = {*stage.tensors}
     for tensor in stage.tensors:
         if any(not p.is_input and p not in own for p in tensor.producers):
-            tensor.new_launch()
+            for first in _first_in_loops(tensor, own):
+                first.new_launch()
+
+
+def _first_in_loops(tensor: ln.TensorView, own: Collection[ln.TensorView]) -> list[ln.TensorView]:
+    """Return what is computed first in the loops of a tensor, where these pass GLOBAL memory on.
+
+    A launch that began at the tensor itself would leave what it reads there in an earlier one.
+    """
+    inside = dict.fromkeys([tensor])
+    for unit in (waiting := [tensor]):
+        found = [p for p in unit.producers if p in own and p.compute_at_pos and p not in inside]
+        inside.update(dict.fromkeys(found))
+        waiting += found
+    if all(unit.memory is not ln.GLOBAL for unit in inside if unit is not tensor):
+        return [tensor]
+    return [unit for unit in inside if inside.keys().isdisjoint(unit.producers)]
