@@ -435,6 +435,7 @@ def test_a_step_that_fails_changes_nothing() -> None:
     assert f.print_math() == before
     with f:
         (f["h"] * 1.0).named("sum")
+<<<<<<< HEAD
 
 
 @pytest.mark.parametrize("target", ["c", "cuda"])
@@ -630,3 +631,5 @@ def test_an_element_that_all_read() -> None:
         state = (state - state[0] + 1) % 5
         wanted.append(state)
     judge(h.fusion, (u,), np.array(wanted), T=5)
+=======
+>>>>>>> 0dc14a2d (schedulers: loops that carry state have automatic schedules)

@@ -20,6 +20,7 @@ from loopnest.scalar.origin import caller
 from loopnest.schedule.stage_focus import focused
 from loopnest.schedulers.iteration_space import copies, is_reshaped, reductions, together
 from loopnest.schedulers.stage_loops import LARGE, keep_overwritten
+from loopnest.schedulers.state_loops import loops_of_state
 from loopnest.tensor.intents import Intent
 
 # The stages of a fusion that no scheduler takes as a whole: each as large as one takes it.
@@ -67,13 +68,16 @@ class _Partition:
 
     def __init__(self, fusion: ln.Fusion, accepts: Accepts, apart: Iterable[ln.TensorView]) -> None:
         self.fusion, self.accepts = fusion, accepts
-        live = fusion.live()
+        self.live = live = fusion.live()
+        loops = loops_of_state(fusion)
+        self.loops = {loop[-1]: tuple(loop) for loop in loops}
+        """What carries state, a unit as a whole: by the last tensor."""
+        self.loop_of = {tensor: loop[-1] for loop in loops for tensor in loop}
         self.units = [
-            t for t in fusion.topological() if t in live and t is _unit(t) and not t.is_input
+            t for t in fusion.topological() if t in live and t is self._unit(t) and not t.is_input
         ]
-        ends = [*fusion.outputs, *apart]
-        self.stored = frozenset([_unit(t) for t in ends if not t.is_input])
-        self.live = live
+        ends = [*fusion.outputs, *apart, *self.loops]
+        self.stored = frozenset([self._unit(t) for t in ends if not t.is_input])
 
     def stages(self) -> list[Stage]:
         """Return the stages."""
@@ -83,7 +87,18 @@ class _Partition:
         while (shared := self._shared()) is not None:
             self.stored |= {shared}
         ends = [unit for unit in self.units if unit in self.stored]
-        return [self._stage(self._cone(unit, self.stored), (unit,)) for unit in ends]
+        found = [self._stage(self._cone(unit, self.stored), (unit,)) for unit in ends]
+        return _in_order(found) if self.loops else found
+
+    def _unit(self, tensor: ln.TensorView) -> ln.TensorView:
+        """Return the first output of the definition of a computed tensor."""
+        return self.loop_of.get(tensor, together(tensor)[0])
+
+    def _together(self, unit: ln.TensorView) -> tuple[ln.TensorView, ...]:
+        return self.loops.get(unit, together(unit))
+
+    def _is_fold(self, unit: ln.TensorView) -> bool:
+        return unit in self.loops or _folds_itself(unit)
 
     def _cut(self, unit: ln.TensorView) -> Units:
         """Return what is stored so that a unit's stage is accepted, or has as little as possible.
@@ -105,7 +120,7 @@ class _Partition:
                         stored -= {end}
                 return stored
         # A fold may have more elements than what it folds (a histogram), and still be stored.
-        nearest = self.stored | {p for p in folds if _is_fold(p)}
+        nearest = self.stored | {p for p in folds if self._is_fold(p)}
         return nearest if self._is_accepted(unit, nearest) else stored
 
     def _ends(
@@ -128,16 +143,16 @@ class _Partition:
 
     def _producers(self, unit: ln.TensorView) -> list[ln.TensorView]:
         """Return what a unit reads of definitions that are not stored."""
-        read = [_unit(p) for t in together(unit) for p in t.producers if not p.is_input]
-        return [p for p in dict.fromkeys(read) if p not in self.stored]
+        read = [self._unit(p) for t in self._together(unit) for p in t.producers if not p.is_input]
+        return [p for p in dict.fromkeys(read) if p not in self.stored and p is not unit]
 
     def _cone(self, unit: ln.TensorView, stored: Units) -> Units:
         """Return a unit and all that it is computed from since the last stored tensors."""
         found = {unit}
         pending = [unit]
         while pending:
-            for tensor in together(pending.pop()):
-                for other in [_unit(p) for p in tensor.producers if not p.is_input]:
+            for tensor in self._together(pending.pop()):
+                for other in [self._unit(p) for p in tensor.producers if not p.is_input]:
                     if other not in found and other not in stored:
                         found.add(other)
                         pending.append(other)
@@ -145,7 +160,7 @@ class _Partition:
 
     def _folds(self, unit: ln.TensorView) -> bool:
         """Whether a unit is computed from a fold since the last stored tensors, or is one."""
-        return any(map(_is_fold, self._cone(unit, self.stored)))
+        return any(map(self._is_fold, self._cone(unit, self.stored)))
 
     def _is_accepted(self, unit: ln.TensorView, stored: Units) -> bool:
         """Whether a scheduler accepts the stage that ends in a unit.
@@ -153,19 +168,21 @@ class _Partition:
         What folds nothing has no need of one: each element is computed by itself.
         """
         cone = self._cone(unit, stored)
-        return not any(map(_is_fold, cone)) or self._asks(self._stage(cone, (unit,)))
+        return not any(map(self._is_fold, cone)) or self._asks(self._stage(cone, (unit,)))
 
     def _asks(self, stage: Stage) -> bool:
         with focused(self.fusion, stage.tensors, stage.outputs):
             return self.accepts(self.fusion)
 
     def _stage(self, units: Units, ends: Sequence[ln.TensorView]) -> Stage:
-        tensors = [t for unit in self.units if unit in units for t in together(unit)]
-        outputs = [t for end in ends for t in together(end) if self._is_read(t)]
+        tensors = [t for unit in self.units if unit in units for t in self._together(unit)]
+        outputs = [t for end in ends for t in self._together(end) if self._is_read(t, end)]
         return Stage(tuple(tensors), tuple(outputs))
 
-    def _is_read(self, tensor: ln.TensorView) -> bool:
-        return tensor.is_output or not self.live.isdisjoint(tensor.consumers)
+    def _is_read(self, tensor: ln.TensorView, unit: ln.TensorView) -> bool:
+        """Whether a tensor of a unit is an output, or others read it."""
+        others = self.live.difference(self._together(unit))
+        return tensor.is_output or not others.isdisjoint(tensor.consumers)
 
     def _shared(self) -> ln.TensorView | None:
         """Return a tensor that two stages would compute, the last one; None where there is none."""
@@ -176,12 +193,22 @@ class _Partition:
         return next((unit for unit in reversed(self.units) if users.get(unit, 0) > 1), None)
 
 
-def _unit(tensor: ln.TensorView) -> ln.TensorView:
-    """Return the first output of the definition of a computed tensor."""
-    return together(tensor)[0]
+def _in_order(stages: Sequence[Stage]) -> list[Stage]:
+    """Return stages, each behind those that it reads."""
+    left, found = [*stages], list[Stage]()
+    while left:
+        made = {tensor for stage in left for tensor in stage.outputs}
+        stage = next(s for s in left if made.isdisjoint(_read_by(s)))
+        left.remove(stage)
+        found.append(stage)
+    return found
 
 
-def _is_fold(unit: ln.TensorView) -> bool:
+def _read_by(stage: Stage) -> set[ln.TensorView]:
+    return {p for tensor in stage.tensors for p in tensor.producers}.difference(stage.tensors)
+
+
+def _folds_itself(unit: ln.TensorView) -> bool:
     return unit.definition is not None and unit.definition.reducer is not None
 
 

@@ -27,6 +27,7 @@ from loopnest.schedulers import (
     scatter_loops,
     sort_loops,
     stage_loops,
+    state_loops,
     transpose_loops,
     window_loops,
 )
@@ -36,6 +37,10 @@ from loopnest.schedulers.processor_facts import Processor, this_processor
 TARGETS = ("c", "cuda")
 _KEPT = 4096
 """So many answers are remembered."""
+
+
+Schedule: TypeAlias = "Callable[[ln.Fusion, Processor], None]"
+"""Schedules a fusion for a processor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +57,21 @@ class Scheduler:
         schedule: schedules it.
         reuses: whether it keeps elements near to use them many times, as a product of matrices
             does. Groups of a graph are made of other ops first, and then asked to join these.
+        carries: whether it is asked about loops that carry state (`ln.recur`).
     """
 
     name: str
     target: str
     accepts: Callable[[ln.Fusion, Processor], bool]
-    schedule: Callable[[ln.Fusion, Processor], None]
+    schedule: Schedule
     reuses: bool = False
+    carries: bool = False
 
 
 _Key: TypeAlias = "tuple[str, Processor, Hashable]"
 
 _SCHEDULERS: list[Scheduler] = [
+    Scheduler("steps", "c", state_loops.accepts, state_loops.for_cores, carries=True),
     Scheduler("transpose", "c", transpose_loops.accepts, transpose_loops.for_cores),
     Scheduler("pointwise", "c", pointwise_loops.accepts, pointwise_loops.for_cores),
     Scheduler("scatter", "c", scatter_loops.accepts, scatter_loops.for_cores),
@@ -76,6 +84,7 @@ _SCHEDULERS: list[Scheduler] = [
     ),
     Scheduler("window", "c", window_loops.accepts, window_loops.for_cores, True),
     Scheduler("scan", "c", scan_loops.accepts, scan_loops.for_cores),
+    Scheduler("steps", "cuda", state_loops.accepts, state_loops.for_threads, carries=True),
     Scheduler("transpose", "cuda", transpose_loops.accepts, transpose_loops.for_threads),
     Scheduler("pointwise", "cuda", pointwise_loops.accepts, pointwise_loops.for_threads),
     Scheduler("scatter", "cuda", scatter_loops.accepts_atomic, scatter_loops.for_threads),
@@ -151,8 +160,6 @@ def scheduler_of(
 
     Answers are remembered by structure: what a fusion computes, and on which extents.
     """
-    if any(tensor.carried for tensor in fusion.tensors):
-        return None
     facts = this_processor() if processor is None else processor
     target = _named_target(f"scheduler_of({fusion.name}, {target!r})", target)
     key = (target, facts, structure(fusion))
@@ -160,12 +167,17 @@ def scheduler_of(
         if key in _ANSWERS:
             _ANSWERS.move_to_end(key)
             return _ANSWERS[key]
-    found = next((s for s in schedulers(target) if s.accepts(fusion, facts)), None)
+    asked = [s for s in schedulers(target) if s.carries or not _carries(fusion)]
+    found = next((s for s in asked if s.accepts(fusion, facts)), None)
     with _LOCK:
         _ANSWERS[key] = found
         while len(_ANSWERS) > _KEPT:
             _ANSWERS.popitem(last=False)
     return found
+
+
+def _carries(fusion: ln.Fusion) -> bool:
+    return any(tensor.carried for tensor in fusion.tensors)
 
 
 def auto_schedule(
@@ -189,8 +201,7 @@ def auto_schedule(
         processor: what to schedule for; this machine's processor by default.
 
     Raises:
-        ScheduleError: no Fusion, an unknown target, a loop that carries state (`ln.recur`), or it
-            has a schedule already.
+        ScheduleError: no Fusion, an unknown target, or it has a schedule already.
 
     Source: nvFuser, which takes the first of its schedulers that accepts a fusion.
     """
@@ -202,12 +213,6 @@ def auto_schedule(
     if fusion.trace:
         found = f"it has a schedule already: {fusion.trace[0].call}"
         raise ScheduleError(subject, found, "pass a fusion that is math alone")
-    stepped = next((t for t in fusion.tensors if t.carried), None)
-    if stepped is not None:
-        found = (
-            f"{stepped.name} reads the state of an earlier step, and no schedule is made of that"
-        )
-        raise ScheduleError(subject, found, "schedule it by hand: f.inline_most(replay=True)")
     facts = this_processor() if processor is None else processor
     chosen = scheduler_of(fusion, target, facts)
     if chosen is None or (chosen in _OWN and not _works(fusion, chosen, facts)):
@@ -243,11 +248,12 @@ def _has_text(fusion: ln.Fusion, target: str) -> bool:
 
 def _in_stages(
     target: str,
-    alone: Callable[[ln.Fusion, Processor], None],
+    alone: Schedule,
+    steps: Schedule,
     fusion: ln.Fusion,
     processor: Processor,
 ) -> None:
-    """Schedule each stage of a fusion by the scheduler that accepts it, or alone."""
+    """Schedule each stage of a fusion by the scheduler that accepts it, or `alone`, or by steps."""
 
     def choose(stage: ln.Fusion) -> Loops | None:
         found = scheduler_of(stage, target, processor)
@@ -255,7 +261,7 @@ def _in_stages(
 
     Composition(
         choose,
-        lambda stage: alone(stage, processor),
+        lambda stage: (steps if _carries(stage) else alone)(stage, processor),
         partial(_has_text, target=target),
         structure,
         f"auto_schedule({fusion.name}, {target!r})",
@@ -265,10 +271,16 @@ def _in_stages(
 
 _STAGES = {
     "c": Scheduler(
-        "stages", "c", stage_loops.accepts, partial(_in_stages, "c", stage_loops.for_cores)
+        "stages",
+        "c",
+        stage_loops.accepts,
+        partial(_in_stages, "c", stage_loops.for_cores, state_loops.for_cores),
     ),
     "cuda": Scheduler(
-        "stages", "cuda", stage_loops.accepts, partial(_in_stages, "cuda", stage_loops.for_threads)
+        "stages",
+        "cuda",
+        stage_loops.accepts,
+        partial(_in_stages, "cuda", stage_loops.for_threads, state_loops.for_threads),
     ),
 }
 """What `auto_schedule` takes where none accepts. It is none of `schedulers`: groups of a graph are
@@ -293,7 +305,7 @@ def structure(fusion: ln.Fusion) -> Hashable:
         if definition is not None:
             reads = tuple([(place[r.producer], r.indices) for r in definition.reads])
             outputs = tuple([place[t] for t in definition.outputs])
-            fold = (definition.reducer, definition.scan)
+            fold = (definition.reducer, definition.scan, definition.carried)
             rows.append((reads, outputs, definition.values, *fold, definition.deterministic))
     inplace = tuple([(place[o], place[i]) for o, i in fusion.inplace.items()])
     return (tuple(rows), inplace)
