@@ -13,8 +13,9 @@ Each scheduler is a file to read as an example: `pointwise_loops` (gathers too),
 softmax, norms), `contraction_loops` (products of matrices, convolutions, with operands that are
 computed on the way; `contraction_parts` finds these), `convolution_loops` (convolutions of many
 channels on a CPU), `window_loops` (pooling), `scan_loops`, `scatter_loops`, `sort_loops`,
-`transpose_loops`, `state_loops` (loops that carry state). What none of these takes as a whole goes in stages (`composed_stages`), each by
-the one that takes it; `stage_loops` has the loops of the rest.
+`transpose_loops`, `state_loops` (loops that carry state). What none of these takes as a whole goes
+in stages (`composed_stages`), each by the one that takes it; `stage_loops` has the loops of the
+rest.
 """
 
 from loopnest.schedulers.processor_facts import Processor
