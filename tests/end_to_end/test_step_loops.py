@@ -435,16 +435,6 @@ def test_a_step_that_fails_changes_nothing() -> None:
     assert f.print_math() == before
     with f:
         (f["h"] * 1.0).named("sum")
-<<<<<<< HEAD
-
-
-@pytest.mark.parametrize("target", ["c", "cuda"])
-def test_no_automatic_schedule(target: str) -> None:
-    f = rnn()
-    assert refused(lambda: ln.auto_schedule(f, target), ln.ScheduleError) == (
-        f"auto_schedule(rnn, '{target}'): T3 reads the state of an earlier step, and no "
-        "schedule is made of that; schedule it by hand: f.inline_most(replay=True)"
-    )
 
 
 # Waves
@@ -631,5 +621,3 @@ def test_an_element_that_all_read() -> None:
         state = (state - state[0] + 1) % 5
         wanted.append(state)
     judge(h.fusion, (u,), np.array(wanted), T=5)
-=======
->>>>>>> 0dc14a2d (schedulers: loops that carry state have automatic schedules)
