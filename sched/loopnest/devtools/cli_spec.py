@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -165,6 +166,24 @@ def _split(spec: str) -> tuple[str, str]:
         return spec, ""
     path, _, rest = spec.rpartition(":")
     return (path, rest) if path else (spec, "")
+
+
+def spec_files(spec: str) -> list[str]:
+    """Return the files that ``FILE|FOLDER[:KERNEL[@SCHEDULE]]`` names, also where they lack."""
+    path = Path(_split(spec)[0]).absolute()
+    return [str(file) for file in (_python_files(path) if path.is_dir() else [path])]
+
+
+def own_modules() -> dict[str, str]:
+    """Return the modules of the user's that are loaded: name -> file."""
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    others = (str(Path(__file__).parents[1]), *[sysconfig.get_path(kind) for kind in kinds])
+    files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+    return {
+        name: os.path.abspath(file)
+        for name, file in files.items()
+        if file and name != "__main__" and not os.path.abspath(file).startswith(others)
+    }
 
 
 def _decoded(argument: str) -> str:

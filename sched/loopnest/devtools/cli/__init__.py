@@ -8,15 +8,17 @@ Ctrl-C).
 
 from __future__ import annotations
 
+import atexit
 import errno
 import json
 import os
 import sys
+import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import click
 
@@ -39,9 +41,19 @@ from loopnest.devtools.cli.kernel_commands import (
     stages,
     tune_schedule,
 )
-from loopnest.devtools.cli_spec import CliError, Request, Source, sentence_of
+from loopnest.devtools.cli_spec import (
+    CliError,
+    Request,
+    Source,
+    own_modules,
+    sentence_of,
+    spec_files,
+)
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.scalar.target_names import target_name
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = ["Source", "command_line", "main", "stages"]
 
@@ -189,6 +201,10 @@ def _options(*names: str) -> Callable[[Command], Command]:
             "--scheduler", metavar="tcp://HOST:8786|local",
             help="A cluster of Dask's that does the work.",
         ),
+        "watch": click.option(
+            "--watch", is_flag=True,
+            help="Do it again whenever the file, or one that it imports, changes.",
+        ),
         "json": click.option(
             "--json", "as_json", is_flag=True, help="Print JSON, for other programs."
         ),
@@ -273,29 +289,35 @@ def command_line(script: bool, prog: str) -> click.Group:
         name: str, function: Command, *options: str, names: str = spec_name, **more: str
     ) -> None:
         about: dict[str, Any] = {"help": (function.__doc__ or "").strip(), **more}
-        spec = click.argument("spec", metavar=names, **optional)
+        spec = click.argument("spec", metavar=names, shell_complete=_completed, **optional)
         made = spec(_options(*options)(_asked(function)))
         group.add_command(click.command(name, None, **about)(made))
 
     optional: dict[str, Any] = {"required": False, "default": ""} if script else {}
     common = ("define", "param")
     add("list", list_kernels, "json")
-    add("dump", dump, "stage", "diff", "scalar", "target", "arch", "json", *common)
-    add("run", run, "target", "seed", "step", "json", *common)
+    add("dump", dump, "stage", "diff", "scalar", "target", "arch", "watch", "json", *common)
+    add("run", run, "target", "seed", "step", "watch", "json", *common)
     add("bench", bench, "target", "seed", "json", *common)
-    add("profile", profile, "device", "json", *common)
+    add("profile", profile, "device", "watch", "json", *common)
     add("report", report, "output", "beside", "device", "json", *common)
     add("explain", explain, "tensor", "json", *common)
     add("fuzz", fuzz, "seed", "count", "time", "verify", "json", "jobs", "scheduler", *common)
     add("tune", tune_schedule, "target", "budget", "defaults", "json", "define")
-    add("check", check, *common, "strict", "invariant", "release", "jobs", "scheduler", "json",
-        names=spec_name if script else "FILE|FOLDER[:KERNEL[@SCHEDULE]]",
+    add("check", check, *common, "strict", "invariant", "release", "jobs", "scheduler", "watch",
+        "json", names=spec_name if script else "FILE|FOLDER[:KERNEL[@SCHEDULE]]",
         help=f"{CHECK_HELP}\n{_check_examples(prog, script)}",
         short_help="Prove, sanitize and compare kernels.")  # fmt: skip
     if not script:
         group.add_command(show_machine)
         group.add_command(judge_candidate)
     return group
+
+
+def _completed(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from loopnest.devtools.cli.name_completion import completions
+
+    return completions(incomplete)
 
 
 def _asked(function: Command) -> Command:
@@ -310,8 +332,13 @@ def _asked(function: Command) -> Command:
         spec: str,
         define: Sequence[str] = (),
         param: Sequence[str] = (),
+        watch: bool = False,
         **options: Any,
     ) -> None:
+        if watch:
+            if source.script:  # what has run is not what the file will be
+                source.script, spec = False, f"{source.file}:{spec}".removesuffix(":")
+            _fork_at_each_change(spec_files(spec))
         request = Request(source, spec, define, param)
         if not options.get("as_json"):
             function(request, **options)
@@ -326,6 +353,70 @@ def _asked(function: Command) -> Command:
         click.echo(json.dumps(facts, indent=2))
 
     return click.pass_obj(called)
+
+
+# --watch
+
+_INTERVAL = 0.2
+"""Seconds between two looks at the files."""
+
+
+def _fork_at_each_change(named: Sequence[str]) -> None:
+    """Return in a new process, now and whenever a file that the last one loaded has changed.
+
+    This process ends with Ctrl-C, and never returns. A process each time: what a file imports is
+    loaded anew, and whatever it does ends with it.
+
+    Args:
+        named: the files that are asked for, whether they can be loaded or not.
+    """
+    files = dict.fromkeys(named)
+    try:
+        while True:
+            sys.stdout.flush()
+            before = {file: _time_of(file) for file in files}
+            reader, writer = os.pipe()
+            if not os.fork():
+                os.close(reader)
+                for name in own_modules():
+                    del sys.modules[name]
+                atexit.register(_tell_files, writer)
+                return
+            os.close(writer)
+            with open(reader) as told:
+                files = dict.fromkeys([*named, *(told.read().splitlines() or files)])
+            os.wait()
+            before = {file: before.get(file, _time_of(file)) for file in files}
+            shown = ", ".join([os.path.relpath(file) for file in files])
+            click.echo(f"-- until {shown} changes; Ctrl-C ends", err=True)
+            changed = _changed(before)
+            click.echo(f"-- again: {os.path.relpath(changed)} has changed", err=True)
+    except KeyboardInterrupt:  # what runs is told, too, and says so
+        with suppress(ChildProcessError):
+            os.wait()
+        raise click.exceptions.Exit(0) from None
+
+
+def _tell_files(writer: int) -> None:
+    with suppress(BrokenPipeError), open(writer, "w") as out:
+        out.write("\n".join(own_modules().values()))
+
+
+def _changed(before: Mapping[str, int]) -> str:
+    """Wait for a file to have another time than before, and return it."""
+    while True:
+        time.sleep(_INTERVAL)  # in front: who writes a file may write more of it at once
+        for file, written in before.items():
+            if _time_of(file) != written:
+                return file
+
+
+def _time_of(file: str) -> int:
+    """Return when a file was written last, in nanoseconds; 0 where there is none."""
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -355,5 +446,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     group = command_line(source.script, prog)
     if started and not (given and given[0] in (*group.commands, "-h", "--help")):
         given = ["run", *given]
+    if any(name.endswith("_COMPLETE") for name in os.environ):
+        from click.shell_completion import add_completion_class
+
+        from loopnest.devtools.cli.name_completion import ColonBash
+
+        add_completion_class(ColonBash)
     with checked_output():
         sys.exit(group.main(given, prog_name=prog, obj=source))
