@@ -11,8 +11,11 @@ import loopnest as ln
 from helpers.launch_cases import CASES, numbers, split_sum
 from loopnest.kir.nest_text import print_nest
 from loopnest.proofs.barrier_necessity import superfluous_barriers
+from loopnest.proofs.program_model import Model
+from loopnest.proofs.single_launches import stages_apart
 from loopnest.proofs.verifier import verify_program
 from loopnest.scalar.expr import Op, integer
+from loopnest.schedulers import auto_schedule
 from loopnest.second_checker.thread_machine import run
 from mutation.mutants import mutants
 
@@ -157,3 +160,65 @@ def test_a_finding_names_the_launch_and_the_line():
     assert at is not None
     assert at.line > 12
     assert print_nest(program).splitlines()[at.line - 1].strip() == at.text
+
+
+def winograd() -> ln.Fusion:
+    """A convolution by products of 4 x 4: filters and tiles are transformed side by side."""
+    with ln.Fusion("winograd") as f:
+        x = f.input("x", ("N", "C", "H", "W"), ln.float32)
+        w, g = f.input("w", ("K", "C", 3, 3), ln.float32), f.input("g", (4, 3), ln.float32)
+        b, a = f.input("b", (4, 4), ln.float32), f.input("a", (2, 4), ln.float32)
+        tiles = ln.unfold(ln.unfold(x, 2, 4, stride=2), 3, 4, stride=2)
+        v = ln.matmul(ln.matmul(b, tiles), ln.permute(b, (1, 0)))
+        u = ln.matmul(ln.matmul(g, w), ln.permute(g, (1, 0)))
+        m = ln.sum(u[None, :, :, None, None] * v[:, None], axis=2)
+        y = ln.permute(ln.matmul(ln.matmul(a, m), ln.permute(a, (1, 0))), (0, 1, 2, 4, 3, 5))
+        n, k, rows, _, columns, _ = y.shape
+        f.output(ln.reshape(y, (n, k, rows * 2, columns * 2)), "y")
+    auto_schedule(f, "cuda")
+    return f
+
+
+def transforms() -> ln.Kernel:
+    """One step of each of its transforms: two stages in one launch of `max(…)` blocks."""
+    with ln.Fusion("transforms") as f:
+        x, w = f.input("x", ("H", "W"), ln.float32), f.input("w", ("K", "C", 3), ln.float32)
+        b, g = f.input("b", (4, 4), ln.float32), f.input("g", (4, 3), ln.float32)
+        f.output(ln.matmul(b, ln.unfold(ln.unfold(x, 0, 4, stride=2), 1, 4, stride=2)), "v")
+        f.output(ln.matmul(w, ln.permute(g, (1, 0))), "u")
+    auto_schedule(f, "cuda")
+    return ln.lower(f)
+
+
+def test_stages_of_one_launch_divide_its_blocks_by_sizes_of_their_own():
+    assert str(ln.verify(ln.lower(winograd()))) == "proved for all sizes"
+
+
+def test_stages_are_apart_where_threads_meet_between_them():
+    """SHARED memory serves both stages: without the barrier one destroys what the other reads."""
+    k = transforms()
+    body, math = k.program.body, k._lowered.math()
+    assert "max(" in str(k.program.launch[1][1])
+    between = next(node for node in body if getattr(node, "reason", "").startswith("T12 stores"))
+    assert len(stages_apart(Model(k.program), math)) == 2
+    assert ln.verify(k).all_sizes
+    open_ = k.program.with_body(tuple([node for node in body if node is not between]))
+    assert stages_apart(Model(open_), math) == ()
+    assert verify_program(open_, math).status == "refuted"
+    other = k.program.with_body((*body[:1], *[n for n in body[1:] if n is not between], between))
+    assert stages_apart(Model(other), math) == ()
+
+
+def test_stages_that_are_wrong_are_refuted():
+    k = transforms()
+    made = mutants(k.program, frozenset({"index", "claim", "init", "barrier"}))
+    status = [verify_program(m.program, k._lowered.math()).status for m in list(made)[::23]]
+    assert set(status) == {"refuted"}
+
+
+def test_what_stages_have_in_common_keeps_them_together():
+    """What one computes into LOCAL or GLOBAL memory the other reads."""
+    k = ln.lower(split_sum())
+    a, b = k.program.body
+    merged = replace(k.program, body=(*a.body, *b.body), launch=a.extents)
+    assert stages_apart(Model(merged), k._lowered.math()) == ()

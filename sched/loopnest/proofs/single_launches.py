@@ -8,15 +8,19 @@ none before it has stored, and that one launch alone stores an array.
 
 Before: ``launch: T2[i] = x[i] * 2.0 / launch: y[i] = T2[63 - i]``; after:
 ``k(x) -> (T2): T2[i] = x[i] * 2.0`` and ``k(x, T2) -> (y): y[i] = T2[63 - i]``.
+
+Stages of one launch that have no memory in common are proved apart, too (`stages_apart`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from loopnest import kir
 from loopnest.kir.nest_text import nest_lines
+from loopnest.proofs.program_model import Model, Site
 from loopnest.proofs.report import ALL_SIZES, Finding, Place, Report
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import ParallelType
@@ -236,6 +240,77 @@ def single_launches(program: kir.Program, math: MathSnapshot) -> tuple[SingleLau
         lines = _shift(program, number, launch.program) - started.added.get(number, 0)
         found.append(replace(launch, lines=lines))
     return tuple(found)
+
+
+def stages_apart(model: Model, math: MathSnapshot) -> tuple[SingleLaunch, ...]:
+    """Return the stages of one launch that are right where each is right alone; () of fewer than 2.
+
+    What no stage finds or destroys of another's, it computes as a launch of its own would: nothing
+    that is defined in front of a cut is used behind it, no array is stored on one side and accessed
+    on the other, and where SHARED memory serves both, all threads of a block meet at the cut. Each
+    may write the index of a block by other digits, then.
+    """
+    program = model.program
+    cuts = [n for n in range(1, len(program.body)) if _is_cut(model, n)]
+    bounds = pairwise((0, *cuts, len(program.body)))
+    bodies = [program.body[begin:end] for begin, end in bounds]
+    stages = [b for b in bodies if any(isinstance(n, kir.Store) for n, _ in kir.walk(b))]
+    if len(stages) < 2:
+        return ()
+    parts = [kir.Launch(program.launch, _with_own_space(body)) for body in stages]
+    whole = replace(program, body=tuple(parts))
+    if any(order_faults(whole, math)):
+        return ()
+    lines = nest_lines(program)
+    return tuple(
+        [
+            replace(found, lines=lines[body[0]] - nest_lines(found.program)[found.program.body[0]])
+            for body, found in zip(stages, single_launches(whole, math), strict=True)
+        ]
+    )
+
+
+def _is_cut(model: Model, number: int) -> bool:
+    """Whether nothing passes between the statements of a launch in front of one, and the others."""
+    if model.arrivals or model.commits:  # blocks that are counted, and copies that land later
+        return False
+    behind = [site for site in model.sites if _place(site) >= number]
+    defined = [d for s in behind for d in (*s.names.values(), *s.allocations.values())]
+    if any(_place(site) < number for site in defined):
+        return False
+    sides: tuple[set[Buffer], set[Buffer]] = (set(), set())
+    for access in model.accesses:
+        sides[_place(access.site) >= number].add(access.buffer)
+    stored = {access.buffer for access in model.accesses if access.writes}
+    if sides[0] & sides[1] & stored:
+        return False
+    before = model.program.body[number - 1]
+    meet = isinstance(before, kir.Barrier) and before.scope != "warp"
+    return meet or not any(other in sides[1] for b in sides[0] for other in model.aliases(b))
+
+
+def _place(site: Site) -> int:
+    """Return the place of a statement of the outermost body that a site is, or stands in."""
+    place = site.time[0]
+    assert isinstance(place, int)
+    return place
+
+
+def _with_own_space(body: tuple[kir.Stmt, ...]) -> tuple[kir.Stmt, ...]:
+    """Return a stage that takes the space of none of another stage's buffers."""
+    made = kir.allocated([node for node, _ in kir.walk(body)])
+    first: dict[str, str] = {}
+    own: dict[Buffer, Buffer] = {}
+    for buffer in made:
+        base = buffer.alias_of
+        if base is not None and all(other.name != base for other in made):
+            own[buffer] = replace(buffer, alias_of=first.get(base))
+            first.setdefault(base, buffer.name)
+
+    def rule(load: Load) -> Load:
+        return Load(own.get(load.buffer, load.buffer), load.args, load.flat)
+
+    return kir.map_body(body, lambda node: kir.map_accesses(node, rule, own)) if own else body
 
 
 Launches = Mapping[Buffer, set[int]]

@@ -13,10 +13,11 @@ from loopnest import kir
 from loopnest.proofs.affine import NotAffine
 from loopnest.proofs.collectives.collective_contract import Body
 from loopnest.proofs.index_variables import Forms
-from loopnest.proofs.obligations import CollectiveMath, Work
+from loopnest.proofs.obligations import CollectiveMath, Work, obligations
 from loopnest.proofs.point_arrays import Undecidable
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.report import Finding
+from loopnest.proofs.single_launches import SingleLaunch, stages_apart
 from loopnest.proofs.symbolic.isl_relations import NotProved
 from loopnest.proofs.symbolic.partial_reductions import prove_fold_order
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel, least_sizes
@@ -37,11 +38,43 @@ def prove(
     exchanges: Sequence[CollectiveMath],
     sizes: dict[str, int],
 ) -> list[Finding]:
-    """Prove every fact for all sizes but those given; return notes.
+    """Prove every fact for all sizes but those given, stage by stage where that needs it.
+
+    Returns:
+        Notes.
 
     Raises:
         NotProved, NotAffine: it could not be shown.
     """
+    try:
+        return _prove_together(model, math, works, exchanges, sizes)
+    except (NotProved, NotAffine) as why:
+        may_fail = isinstance(why, NotProved) and why.sizes
+        stages = () if may_fail else stages_apart(model, math)
+        if not stages:
+            raise
+        try:
+            return [f for stage in stages for f in _prove_apart(stage, sizes)]
+        except (NotProved, NotAffine) as other:
+            raise NotProved(f"{other}, of a stage alone,", getattr(other, "sizes", {})) from None
+
+
+def _prove_apart(stage: SingleLaunch, sizes: dict[str, int]) -> list[Finding]:
+    model = Model(stage.program)
+    works, exchanges, problems = obligations(model, stage.math)
+    if problems:
+        raise NotProved(problems[0].message)
+    notes = _prove_together(model, stage.math, works, exchanges, sizes)
+    return [note.moved(stage.place) for note in notes]
+
+
+def _prove_together(
+    model: Model,
+    math: MathSnapshot,
+    works: Sequence[Work],
+    exchanges: Sequence[CollectiveMath],
+    sizes: dict[str, int],
+) -> list[Finding]:
     first: NotProved | NotAffine | None = None
     for forms, least in _attempts(model, sizes):
         try:
