@@ -5,10 +5,12 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import nullcontext
+import threading
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 
@@ -240,3 +242,59 @@ def test_a_farm_that_loses(event, workers, tmp_path):
     again = {n for n, _ in found if len(list(tmp_path.glob(f"{n}.*"))) > 1}
     assert again, "nobody was at anything when it ended"
     assert not {n for n, _ in found[: network_farm.BEFORE]} & again
+
+
+# A slow host
+
+
+@contextmanager
+def a_tenth(process):
+    """Let a process have a tenth of the time: it is stopped for 90 of 100 ms."""
+    over = threading.Event()
+
+    def hold():
+        while not over.wait(0.01):
+            process.send_signal(signal.SIGSTOP)
+            over.wait(0.09)
+            process.send_signal(signal.SIGCONT)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_slow_host_keeps_nothing_back(tmp_path):
+    """Of two workers one is ten times slower: each item is run once, most by the other."""
+    distributed = pytest.importorskip("distributed")
+    items = 60
+    with distributed.LocalCluster(
+        n_workers=0, threads_per_worker=1, dashboard_address=None, host="127.0.0.1"
+    ) as scheduler, ExitStack() as stack:  # fmt: skip
+        command = [sys.executable, "-m", "dask", "worker", scheduler.scheduler_address]
+        command += ["--no-nanny", "--no-dashboard", "--nthreads", "1"]
+        workers = [
+            subprocess.Popen(
+                command, cwd=tmp_path, stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+        for worker in workers:
+            stack.callback(worker.wait)
+            stack.callback(worker.kill)
+        with distributed.Client(scheduler.scheduler_address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=60)
+        slow, fast = workers
+        with a_tenth(slow):
+            opened = cluster(scheduler.scheduler_address, 1)
+            found = list(
+                finished(opened, partial(network_farm.steadily, str(tmp_path)), range(items))
+            )
+    assert sorted(found) == [(n, n * n) for n in range(items)]
+    done = {worker: list(tmp_path.glob(f"*.{worker.pid}")) for worker in workers}
+    assert len(done[slow]) + len(done[fast]) == items  # nothing is run twice
+    assert 1 <= len(done[slow]) <= items // 3

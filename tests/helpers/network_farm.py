@@ -29,6 +29,15 @@ def squared(folder, number):
     return number * number
 
 
+def steadily(folder, number):
+    """Compute for 0.05 s of the processor, and leave a mark."""
+    began = time.process_time()
+    while time.process_time() - began < 0.05:
+        pass
+    (Path(folder) / f"{number}.{os.getpid()}").touch()
+    return number * number
+
+
 def started(stack, *command):
     """Start a program that ends with the stack."""
     process = subprocess.Popen(command, stdout=sys.stderr)

@@ -1,10 +1,10 @@
 """The driver of a GPU: all that launching asks of it, by cuda-core.
 
 cuda-core loads and launches kernels, and orders streams. Context, memory and copies go by the
-package that it stands on, cuda-bindings: cuda-core leaves its context current, and sets no
-threshold of a pool. A program that works with pycuda keeps it: an adapter lets pycuda load and
-launch. All work in the device's primary context, which PyTorch and others share, and make it
-current only for the length of a call.
+package that it stands on, cuda-bindings: cuda-core leaves its context current, only tells the
+threshold of a pool, and copies between buffers of its own alone, not arrays of the host. A program
+that works with pycuda keeps it: an adapter lets pycuda load and launch. All work in the device's
+primary context, which PyTorch and others share, and make it current only for the length of a call.
 """
 
 from __future__ import annotations
