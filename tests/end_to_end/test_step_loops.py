@@ -365,16 +365,6 @@ def test_threads_of_a_reader_do_not_share_out_steps() -> None:
     )
 
 
-def test_a_state_stays_in_global_memory() -> None:
-    f = rnn(keep="last")
-    (state,) = f["next"].consumers
-    said = refused(lambda: setattr(state, "memory", ln.SHARED), ln.ScheduleError)
-    assert said.endswith(
-        f"{state.name} is a state of all steps, which the next steps read from GLOBAL memory; set "
-        "the memory of what is computed of it"
-    )
-
-
 CASES: list[tuple[Callable[..., object], str]] = [
     (lambda x, h: ln.recur(lambda h, x: (h, h), h, over=x),
      "the step returns 2 values, and there are 1 states; return the next state, a tensor for each"),
@@ -621,3 +611,169 @@ def test_an_element_that_all_read() -> None:
         state = (state - state[0] + 1) % 5
         wanted.append(state)
     judge(h.fusion, (u,), np.array(wanted), T=5)
+
+
+# States on chip
+
+
+def state_of(f: ln.Fusion) -> ln.TensorView:
+    """Return the state of an rnn, of which its result is a copy or the last one."""
+    h = f["h"]
+    return h.cache_before() if h.root_domain[0].kind is ln.IterKind.STEP else h.producers[-1]
+
+
+def on_chip(memory: Any, dims: dict[int, Any], split: int = 0, **options: Any) -> ln.Fusion:
+    """Return an rnn with its state in LOCAL or SHARED memory, blocks of steps where asked."""
+    f = rnn(**options)
+    state = state_of(f)
+    if split:
+        state.split(0, split)
+    f.inline_most(replay=True)
+    state.memory = memory
+    h = f["h"]
+    for tensor in (state, h):
+        back = state.ndim - 3 - (tensor.ndim < state.ndim) * (1 + bool(split))
+        tensor.parallelize({place + back: parallel for place, parallel in dims.items()})
+    return f
+
+
+@pytest.mark.parametrize("keep", ["all", "last"])
+@pytest.mark.parametrize("split", [0, 4])
+@pytest.mark.parametrize(
+    ("memory", "dims", "shape"),
+    [
+        (ln.SHARED, {2: PT.block_x}, "2, B, H"),
+        (ln.SHARED, {1: PT.grid_x, 2: PT.block_x}, "2, H"),
+        (ln.SHARED, {1: PT.block_y, 2: PT.block_x}, "2, B, H"),
+        (ln.LOCAL, {}, "2, B, H"),
+        (ln.LOCAL, {1: PT.block_x}, "2, H"),
+        (ln.LOCAL, {1: PT.cpu_parallel}, "2, B, H"),
+    ],
+)
+def test_states_on_chip_have_two_rooms(
+    memory: Any, dims: dict[int, Any], shape: str, split: int, keep: str
+) -> None:
+    """One barrier a step is enough: a step stores to the room that it does not read."""
+    f = on_chip(memory, dims, split, keep=keep)
+    for t in (0, 1, 5):
+        x, w, h = floats(t, 3, 4), floats(4, 4, seed=1), floats(3, 4, seed=2)
+        states = rnn_numpy(x, w, h)
+        kernel = judge(f, (x, w, h), states if keep == "all" else states[-1] if t else h)
+    text = str(kernel)
+    assert f"float32[{shape}] {memory.value}" in text
+    assert text.count("barrier") == (memory is ln.SHARED)
+
+
+def wave(memory: Any) -> ln.Fusion:
+    with ln.Fusion("wave") as f:
+        u, v = f.input("u", ("N",), F32), f.input("v", ("N",), F32)
+
+        def step(past: Any, _: ln.TensorView) -> ln.TensorView:
+            old, new = past
+            return (ln.roll(new, 1, 0) + ln.roll(new, -1, 0) - old) % 13.0
+
+        f.output(ln.recur(step, (u, v), steps="T", depth=2, keep="last"), "w")
+    state = f["w"].producers[-1]
+    f.inline_most(replay=True)
+    state.memory = memory
+    return f
+
+
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.SHARED])
+@pytest.mark.parametrize("t", [0, 1, 2, 3, 7])
+def test_states_of_two_steps_back_have_three_rooms(memory: Any, t: int) -> None:
+    f, u, v = wave(memory), floats(5), floats(5, seed=1)
+    past = [u, v]
+    for _ in range(t):
+        past.append((np.roll(past[-1], 1) + np.roll(past[-1], -1) - past[-2]) % 13)
+    kernel = judge(f, (u, v), past[-1], T=t)
+    assert f"float32[3, N] {memory.value}" in str(kernel)
+
+
+ROOMS = {
+    "one room too few": [("[2, B, H]", "[1, B, H]"), ("% 2", "% 1")],
+    "the new state instead of the old": [("(i0 + 1) % 2", "i0 % 2")],
+    "the last state but one": [("(T + 1) % 2", "T % 2")],
+    "no barrier of a step": [
+        (
+            '        Barrier scope="block" reason="T3 reads T11 after T11 stores it in other threads"\n',
+            "",
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_wrong_rooms_are_refuted(name: str) -> None:
+    text = ln.lower(on_chip(ln.SHARED, {2: PT.block_x}, keep="last")).text(full=True)
+    for old, new in ROOMS[name]:
+        assert old in text
+        text = text.replace(old, new)
+    assert ln.verify(ln.Kernel.parse(text)).status == "refuted"
+
+
+def test_mutants_of_rooms_are_refuted() -> None:
+    """Stores that are left out, steps more or less, wrong indices."""
+    lowered = ln.lower(on_chip(ln.SHARED, {2: PT.block_x}, keep="last"))._lowered
+    assert lowered.math is not None
+    math = lowered.math()
+    # A loop over threads has as many iterations as the launch, whatever it says; a test of T is
+    # true at all sizes but one, which not every proof looks at.
+    threads = ("loop i2 ", "loop i5 ")
+    made = [m for m in mutants(lowered.program) if not m.text.startswith(threads)]
+    found = {m.text: verify_program(m.program, math).status for m in made}
+    assert {"loop i0 +1", "loop i0 -1"} <= found.keys()
+    assert len(found) > 100
+    assert "proved" not in found.values()
+    assert [t for t, status in found.items() if status == "unknown" and "0 < T" not in t] == []
+
+
+def read_of(index: int, **options: Any) -> ln.Fusion:
+    with ln.Fusion("k") as f:
+        u = f.input("u", ("N",), F32)
+        states = ln.recur(lambda h, _: (h * 2.0).named("next"), u, steps=9)
+        f.output(states[index] * 1.0, "y")
+    (state,) = f["next"].consumers
+    state.memory = ln.SHARED
+    return f
+
+
+def test_states_that_are_gone_are_not_read() -> None:
+    f = read_of(7)
+    assert "float32[2, N] shared" in str(ln.lower(f))
+    judge(f, (floats(4),), floats(4) * 2**8)
+    assert refused(lambda: ln.lower(read_of(6)), ln.LoweringError) == (
+        "T5 reads T4 (shared): behind the loop over steps there are the states of the last 2 of "
+        "them; read these alone, compute T4 at a position in T5 that holds the loop, or set the "
+        "memory of T4 to GLOBAL"
+    )
+
+
+def test_states_on_chip_that_are_refused() -> None:
+    f = shift()
+    state = f["h"].cache_before()
+    f["h"].skew(0, 1)
+    state.memory = ln.SHARED
+    assert refused(lambda: ln.lower(f), ln.LoweringError) == (
+        f"{state.name}: it is a state in shared memory, of which there are those of 2 steps, and "
+        "its loop over steps runs in waves, each of several steps; set its memory to GLOBAL"
+    )
+    f = rnn()
+    state = f["h"].cache_before()
+    state.memory = ln.SHARED
+    state.set_allocation(pad={-1: 1})
+    assert refused(lambda: ln.lower(f), ln.LoweringError) == (
+        f"{state.name}: it is a state in shared memory, of which there are those of 2 steps, and "
+        "its buffer was laid out or given stages; leave its buffer as it is, or set its memory to "
+        "GLOBAL"
+    )
+    assert refused(lambda: setattr(state, "memory", ln.WARP), ln.ScheduleError) == (
+        f"{state.name}.set_memory(warp): {state.name} is a state, which the next steps read; use "
+        "ln.LOCAL, ln.SHARED or ln.GLOBAL"
+    )
+    f = on_chip(ln.LOCAL, {2: PT.block_x})
+    assert refused(lambda: ln.lower(f), ln.LoweringError) == (
+        "T3 reads T12 (local): along block_x (h.i2) the reading thread is not the writing one; "
+        "compute T12 at a position in T3 that holds the block_x loop, bind the same axis of both "
+        "to it, or set its memory to SHARED or GLOBAL"
+    )

@@ -32,10 +32,10 @@ from loopnest.scalar.enums import (
     Memory,
     ParallelType,
 )
-from loopnest.scalar.expr import ONE, ZERO, Const
+from loopnest.scalar.expr import ONE, ZERO, Const, Coordinate, Expr, Index, integer, substitute
 from loopnest.schedule.fold_order import folded_axes, keeps_order, scans_in_order
 from loopnest.schedule.loop_forest import LoopGroup
-from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.domain import IterDomain, Skew
 from loopnest.tensor.overlapping_tiles import is_tile_loop, overlaps
 from loopnest.tensor.tensor_view import TensorView, started_by
 
@@ -57,6 +57,7 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
             _check_start(tensor)
             _check_reduction(plan, tensor)
             _check_steps(plan, tensor)
+            _check_rooms(plan, tensor, storage[tensor].rooms)
             _check_vectors(plan, tensor)
             check_races(plan, tensor, storage[tensor])
             _check_lanes(plan, tensor)
@@ -141,6 +142,52 @@ def _check_steps(plan: LoopPlan, tensor: TensorView) -> None:
                 f"its axis {place} is one of steps, whose loop is {spec.parallel.value}, but each "
                 "step reads the state of the one before",
                 "compute what shares that loop in one of its own, or leave the loop serial",
+            )
+
+
+def _check_rooms(plan: LoopPlan, tensor: TensorView, rooms: int) -> None:
+    """Refuse a state on chip of which more than the last steps are read, or in another order."""
+    domain = tensor.domain
+    if not rooms:
+        return
+    if domain.allocation is not None or tensor.layout.stages > 1:
+        raise LoweringError(
+            tensor.name,
+            f"it is a state in {tensor.memory.value} memory, of which there are those of {rooms} "
+            "steps, and its buffer was laid out or given stages",
+            "leave its buffer as it is, or set its memory to GLOBAL",
+        )
+    steps = [place for place, axis in enumerate(domain.leaf) if axis.is_step]
+    if any(isinstance(step, Skew) for step in domain.history):
+        raise LoweringError(
+            tensor.name,
+            f"it is a state in {tensor.memory.value} memory, of which there are those of {rooms} "
+            "steps, and its loop over steps runs in waves, each of several steps",
+            "set its memory to GLOBAL",
+        )
+    for consumer in tensor.consumers:
+        inside = steps[-1] < tensor.compute_at_pos
+        if consumer.siblings[0] in plan.forest.position and not inside:
+            _require_last(plan, tensor, consumer, rooms)
+
+
+def _require_last(plan: LoopPlan, state: TensorView, reader: TensorView, rooms: int) -> None:
+    definition, algebra = reader.definition, plan.algebra
+    assert definition is not None
+    at: dict[Expr, Expr] = {
+        Coordinate(n): Index(f"i{n}", axis.size) for n, axis in enumerate(reader.domain.root)
+    }
+    last = algebra.sub(state.domain.root[0].size, ONE)
+    for number, read in enumerate(definition.reads):
+        if read.producer is not state or number in definition.carried:
+            continue
+        ago = algebra.sub(last, substitute(read.indices[0], at))
+        if not (algebra.proves_le(ZERO, ago) and algebra.proves_lt(ago, integer(rooms))):
+            raise LoweringError(
+                f"{reader.name} reads {state.name} ({state.memory.value})",
+                f"behind the loop over steps there are the states of the last {rooms} of them",
+                f"read these alone, compute {state.name} at a position in {reader.name} that holds "
+                f"the loop, or set the memory of {state.name} to GLOBAL",
             )
 
 

@@ -133,7 +133,8 @@ def cache_after(tensor: TensorView) -> TensorView:
 def cache_before(tensor: TensorView) -> TensorView:
     """Let a new tensor compute what `tensor` did, and `tensor` copy it.
 
-    Before ``x -> y``; after ``c = y.cache_before()``: ``x -> c -> y``.
+    Before ``x -> y``; after ``c = y.cache_before()``: ``x -> c -> y``. Of the states of a loop over
+    steps (`ln.recur`) the new tensor is the one that steps read, and `tensor` copies it in each.
 
     Returns:
         The new tensor: LOCAL, with the definition and the loops that `tensor` had; `tensor` keeps
@@ -145,6 +146,8 @@ def cache_before(tensor: TensorView) -> TensorView:
     require_computed(tensor)
     require_not_atomic(tensor, "cache_before")
     require_not_instructed(tensor, "cache_before")
+    if _is_state(tensor) and not tensor.compute_at_pos:
+        return _state_before(tensor)
     _require_unfrozen(tensor)
     definition = tensor.definition
     assert definition is not None
@@ -159,6 +162,27 @@ def cache_before(tensor: TensorView) -> TensorView:
     _take_loops(tensor, new)
     carry_allocation(tensor, before)
     hand_over_launch(tensor, (new,))
+    return new
+
+
+def _is_state(tensor: TensorView) -> bool:
+    return any(tensor in other.carried for other in tensor.fusion.tensors)
+
+
+def _state_before(tensor: TensorView) -> TensorView:
+    """Let a new tensor be the state, which steps read; `tensor` copies it in each step."""
+    fusion, definition = tensor.fusion, tensor.definition
+    assert definition is not None
+    domain, _ = clone_domain(tensor.domain, fusion.algebra)
+    new = new_tensor(tensor, domain)
+    new.bind(domain)
+    tensor.define(copy_definition(new, tensor))
+    new.define(definition.with_outputs([new]))
+    reroute([t for t in fusion.tensors if tensor in t.carried], tensor, new)
+    steps = sum(axis.is_step for axis in domain.leaf)
+    fusion.change(new, "_produced_at_pos", tensor.produced_at_pos)
+    fusion.change(new, "_compute_at_pos", steps)
+    fusion.change(tensor, "_produced_at_pos", steps)
     return new
 
 

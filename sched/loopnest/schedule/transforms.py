@@ -338,10 +338,10 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
             f"{tensor.name} is {role}, which is global",
             "set the memory of an intermediate: cache_before or cache_after makes one",
         )
-    if memory is not Memory.GLOBAL and tensor in _states(tensor.fusion.tensors):
+    if memory is Memory.WARP and tensor in _states(tensor.fusion.tensors):
         raise PrimitiveRefused(
-            f"{tensor.name} is a state of all steps, which the next steps read from GLOBAL memory",
-            "set the memory of what is computed of it",
+            f"{tensor.name} is a state, which the next steps read",
+            "use ln.LOCAL, ln.SHARED or ln.GLOBAL",
         )
     if memory is not tensor.memory:
         require_not_atomic(tensor, "memory =")

@@ -188,7 +188,13 @@ class Accesses:
         places = storage.places if buffer is storage.buffer else storage.partial_places
         leaf = env.promotion.leaf
         own = tuple([env.known[leaf[place]] for place in places]) or (ZERO,)
-        return (*self._warp(buffer), *own), False
+        step = self.need(env, env.tensor.domain.root[0]) if storage.rooms else ZERO
+        return (*self._warp(buffer), *self._room(storage, step), *own), False
+
+    def _room(self, storage: TensorStorage, step: Expr) -> tuple[Expr, ...]:
+        """Return the index of the state of a step, of a buffer that has those of the last steps."""
+        rooms = storage.rooms
+        return (self.algebra.mod(step, integer(rooms)),) if rooms else ()
 
     def _warp(self, buffer: Buffer) -> tuple[Expr, ...]:
         """Return the indices of the warp at hand, in a buffer that has one for each warp."""
@@ -259,7 +265,7 @@ class Accesses:
         if producer.strides is not None:
             self._require_strides(storage.buffer, env)
             return Load(storage.buffer, tuple(index.values()))
-        if producer.is_input or earlier:
+        if producer.is_input or (earlier and storage.buffer.memory is Memory.GLOBAL):
             return Load(storage.buffer, *self._index(storage.buffer, list(index.values())))
         reader = _LocalReader(self, producer, env, index)
         promoted, leaf = self.plan.promotions[producer].leaf, producer.domain.leaf
@@ -277,7 +283,9 @@ class Accesses:
         elif storage.buffer.memory is Memory.GLOBAL:
             where = list(index.values())
         else:
-            return Load(storage.buffer, (*self._warp(storage.buffer), *(places or (ZERO,))))
+            step = index[producer.domain.logical[0]] if storage.rooms else ZERO
+            before = (*self._warp(storage.buffer), *self._room(storage, step))
+            return Load(storage.buffer, (*before, *(places or (ZERO,))))
         return Load(storage.buffer, *self._index(storage.buffer, where))
 
     def _other_lanes(

@@ -240,7 +240,9 @@ class _ReadCheck:
         """Return a dimension along which another thread wrote the element, None where none is."""
         memory = Memory.LOCAL if self._in_lane else self.producer.memory
         around = [(group, d) for group, d in self._thread_loops() if not memory.spans(d)]
-        if all(group in self.path for group, _ in around):
+        # A state of an earlier step has the elements of all iterations.
+        earlier = self.producer in self.reading.env.tensor.carried
+        if all(group in self.path for group, _ in around) and not (earlier and around):
             return None  # the store and the read stand in one iteration of each: in one thread
         loops = [_Loop(group, d, self.number(d)) for group, d in around]
         for loop in loops:
@@ -248,7 +250,7 @@ class _ReadCheck:
                 return loop.dimension
         stored = Environment(self.plan, self.producer, self._store_indices())
         for axis, wanted in self.reading.element.items():
-            if axis.is_broadcast:
+            if axis.is_broadcast or (axis.is_step and self.indexer.storage[self.producer].rooms):
                 continue
             found = stored.index(axis)
             found = ZERO if found is None else found

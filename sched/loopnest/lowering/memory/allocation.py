@@ -41,7 +41,17 @@ from loopnest.lowering.loops.phase_nest import accumulates_apart
 from loopnest.lowering.reductions.block_exchange import FreshNames, row_major
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Buffer, Expr, Index, free_indices, integer
+from loopnest.scalar.expr import (
+    ONE,
+    ZERO,
+    Buffer,
+    Const,
+    Coordinate,
+    Expr,
+    Index,
+    free_indices,
+    integer,
+)
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.instructed_tiles import has_lanes, lane_axis
 from loopnest.schedule.loop_forest import LoopGroup
@@ -232,7 +242,9 @@ class TensorStorage:
     (None: the kernel's). `accumulator` is the buffer that a reduction folds in: its own, or another
     with the leaf positions `partial_places`. `axes` are the axes that index `buffer` where somebody
     laid it out by others than those: its allocation domain's. `items` are of a scan over threads
-    that have several items each; the leaf positions `partial_places` index them too.
+    that have several items each; the leaf positions `partial_places` index them too. `rooms` is the
+    number of last steps of which a buffer on chip has the state, in front of `places`; 0 of any
+    other.
     """
 
     buffer: Buffer
@@ -242,6 +254,7 @@ class TensorStorage:
     partial_places: tuple[int, ...]
     axes: tuple[IterDomain, ...] | None = None
     items: ItemRegisters | None = None
+    rooms: int = 0
 
 
 def allocate(
@@ -338,15 +351,14 @@ def _laid_out(plan: LoopPlan, tensor: TensorView, buffer: Buffer, stored: Stored
     )
 
 
-def _rotating(plan: LoopPlan, buffer: Buffer, stages: int) -> Buffer:
-    """Return `buffer` with a copy for each stage of a circular buffer, in front of all axes."""
+def _rotating(plan: LoopPlan, buffer: Buffer, copies: int) -> Buffer:
+    """Return `buffer` several times, in front of all axes: for stages, or for states of steps."""
     return replace(
         buffer,
-        shape=(integer(stages), *buffer.shape),
+        shape=(integer(copies), *buffer.shape),
         strides=(buffer.size, *buffer.strides),
-        size=plan.algebra.mul(buffer.size, integer(stages)),
+        size=plan.algebra.mul(buffer.size, integer(copies)),
         swizzles=tuple([(a + 1, b + 1) for a, b in buffer.swizzles]),
-        stages=stages,
     )
 
 
@@ -424,7 +436,11 @@ def _warp_places(plan: LoopPlan, tensor: TensorView, start: int) -> tuple[int, .
 
 
 def _on_chip(plan: LoopPlan, tensor: TensorView, indices: Indices) -> TensorStorage:
-    pos, leaf = _position(plan, tensor), tensor.domain.leaf
+    pos, leaf, rooms = _position(plan, tensor), tensor.domain.leaf, _rooms(plan, tensor)
+    home = plan.forest.find(leaf[pos - 1]) if pos else None
+    if rooms:  # all of a state lives on from step to step
+        steps = [n for n, axis in enumerate(leaf) if axis.is_step]
+        home, pos = plan.forest.find(leaf[steps[0]]).enclosing(), steps[-1] + 1
     if tensor.memory is Memory.WARP:
         places = _warp_places(plan, tensor, pos)
     elif tensor.memory is Memory.SHARED:
@@ -443,8 +459,27 @@ def _on_chip(plan: LoopPlan, tensor: TensorView, indices: Indices) -> TensorStor
         axes = stored.axes if stored.places is None else None
     if tensor.layout.stages > 1 and _is_read(plan, tensor):
         buffer = _rotating(plan, buffer, tensor.layout.stages)
-    home = plan.forest.find(leaf[pos - 1]) if pos else None
-    return TensorStorage(buffer, places, home, buffer, places, axes)
+        buffer = replace(buffer, stages=tensor.layout.stages)
+    if rooms:
+        buffer = _rotating(plan, buffer, rooms)
+    return TensorStorage(buffer, places, home, buffer, places, axes, rooms=rooms)
+
+
+def _rooms(plan: LoopPlan, tensor: TensorView) -> int:
+    """Return of how many steps a state is needed at once: those that a step reads, and its own.
+
+    0 of a tensor of which no step reads an earlier one, and of one in GLOBAL memory, which has all.
+    """
+    if tensor.memory is Memory.GLOBAL:
+        return 0
+    back = [
+        plan.algebra.sub(Coordinate(0), definition.reads[number].indices[0])
+        for unit in plan.forest.units
+        if (definition := unit.definition) is not None
+        for number in definition.carried
+        if definition.reads[number].producer is tensor
+    ]
+    return 1 + max([int(ago.value) for ago in back if isinstance(ago, Const)]) if back else 0
 
 
 def _position(plan: LoopPlan, tensor: TensorView) -> int:
