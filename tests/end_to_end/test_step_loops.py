@@ -696,7 +696,8 @@ ROOMS = {
     "the last state but one": [("(T + 1) % 2", "T % 2")],
     "no barrier of a step": [
         (
-            '        Barrier scope="block" reason="T3 reads T11 after T11 stores it in other threads"\n',
+            '        Barrier scope="block" '
+            'reason="T3 reads T11 after T11 stores it in other threads"\n',
             "",
         )
     ],
@@ -776,4 +777,36 @@ def test_states_on_chip_that_are_refused() -> None:
         "T3 reads T12 (local): along block_x (h.i2) the reading thread is not the writing one; "
         "compute T12 at a position in T3 that holds the block_x loop, bind the same axis of both "
         "to it, or set its memory to SHARED or GLOBAL"
+    )
+
+
+@pytest.mark.parametrize("memory", [ln.GLOBAL, ln.SHARED, ln.LOCAL])
+def test_a_state_is_computed_whole_for_what_reads_a_part(memory: Any) -> None:
+    """Steps read all of it, whatever is read behind them."""
+    with ln.Fusion("k") as f:
+        u = f.input("u", ("M", "N"), F32)
+        states = ln.recur(lambda h, _: (ln.roll(h, 1, 0) * 2.0).named("next"), u, steps="T")
+        row = f.output(states[:, -1], "row")
+    (state,) = f["next"].consumers
+    state.compute_at(row, 1)
+    state.memory = memory
+    f.inline_most(replay=True)
+    u_ = floats(3, 4)
+    state_, wanted = u_, []
+    for _ in range(5):
+        state_ = np.roll(state_, 1, 0) * 2
+        wanted.append(state_[-1])
+    judge(f, (u_,), np.array(wanted), T=5)
+
+
+def test_a_state_is_not_computed_in_tiles() -> None:
+    with ln.Fusion("k") as f:
+        u = f.input("u", ("N",), F32)
+        states = ln.recur(lambda h, _: (h * 2.0).named("next"), u, steps="T")
+        y = f.output(states[:, 1:], "y")
+    (state,) = f["next"].consumers
+    assert refused(lambda: state.compute_at(y, 2), ln.ScheduleError) == (
+        "T4.compute_at(y, 2): T4 is a state, all of whose elements the next steps read, and its "
+        "consumers read it in windows: the tiles that their loops need may leave some out; use a "
+        "position in front of the windows"
     )

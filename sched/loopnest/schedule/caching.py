@@ -146,7 +146,7 @@ def cache_before(tensor: TensorView) -> TensorView:
     require_computed(tensor)
     require_not_atomic(tensor, "cache_before")
     require_not_instructed(tensor, "cache_before")
-    if _is_state(tensor) and not tensor.compute_at_pos:
+    if tensor.is_state and not tensor.compute_at_pos:
         return _state_before(tensor)
     _require_unfrozen(tensor)
     definition = tensor.definition
@@ -163,10 +163,6 @@ def cache_before(tensor: TensorView) -> TensorView:
     carry_allocation(tensor, before)
     hand_over_launch(tensor, (new,))
     return new
-
-
-def _is_state(tensor: TensorView) -> bool:
-    return any(tensor in other.carried for other in tensor.fusion.tensors)
 
 
 def _state_before(tensor: TensorView) -> TensorView:

@@ -230,7 +230,7 @@ class WindowReplay:
 
         A consumer whose loops are not known yet may read all of it.
         """
-        if not self.complete:
+        if not self.complete or self.tensor.is_state:
             return False
         span = self.hulls[axis]
         if axis in self.plain or free_indices(span.center):
@@ -466,4 +466,10 @@ def require_no_output(tensor: TensorView) -> None:
             "read it in windows: the tiles that their loops need overlap, and may leave some out",
             f"let {tensor.name}.cache_fork() make the output a copy, or use a position in "
             "front of the windows",
+        )
+    if tensor.is_state:
+        raise PrimitiveRefused(
+            f"{tensor.name} is a state, all of whose elements the next steps read, and its "
+            "consumers read it in windows: the tiles that their loops need may leave some out",
+            "use a position in front of the windows",
         )

@@ -8,7 +8,7 @@ primitive, and what it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from loopnest.base.errors import DefinitionError
@@ -338,7 +338,7 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
             f"{tensor.name} is {role}, which is global",
             "set the memory of an intermediate: cache_before or cache_after makes one",
         )
-    if memory is Memory.WARP and tensor in _states(tensor.fusion.tensors):
+    if memory is Memory.WARP and tensor.is_state:
         raise PrimitiveRefused(
             f"{tensor.name} is a state, which the next steps read",
             "use ln.LOCAL, ln.SHARED or ln.GLOBAL",
@@ -352,11 +352,6 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
     if memory is Memory.GLOBAL and is_several_launches(tensor.fusion):
         check_launches(tensor)
     return tensor
-
-
-def _states(tensors: Iterable[TensorView]) -> set[TensorView]:
-    """Return the tensors of which a step reads an earlier one."""
-    return {state for tensor in tensors for state in tensor.carried}
 
 
 def _require_no_move(tensor: TensorView) -> None:

@@ -468,6 +468,11 @@ class TensorView(TensorMath, Operators["Operand", "TensorView"], ScheduleMethods
         return () if self.definition is None else self.definition.producers
 
     @property
+    def is_state(self) -> bool:
+        """Whether steps read what it was in an earlier one."""
+        return any(self in other.carried for other in self.fusion.tensors)
+
+    @property
     def carried(self) -> tuple[TensorView, ...]:
         """The states that its definition reads as they were some steps ago."""
         found = self.definition
