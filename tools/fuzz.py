@@ -154,7 +154,8 @@ def main(
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("judging", total=len(wanted))
         end = time.monotonic() + 60 * minutes
-        for outcome in outcomes(wanted, seed, targets, opened, 2 * jobs, end):
+        most = None if scheduler else 2 * jobs
+        for outcome in outcomes(wanted, seed, targets, opened, most, end):
             tally.add(outcome)
             journal.write(outcome)
             if outcome.failure is not None:
@@ -178,13 +179,14 @@ def outcomes(
     seed: int,
     targets: tuple[str, ...],
     opened: Opener,
-    most: int,
+    most: int | None,
     end: float = math.inf,
 ) -> Iterator[Outcome]:
     """Yield the outcome of each case, as batches end; none is begun after the time `end`.
 
     A worker that dies takes its batch with it; the cases are then judged one by one, and the ones
-    that die again are reported as crashes. `most` batches are submitted at a time.
+    that die again are reported as crashes. `most` batches are submitted at a time, or as many as
+    keep a cluster busy.
     """
     batches = [numbers[n : n + BATCH] for n in range(0, len(numbers), BATCH)]
     work = partial(_judge, seed=seed, targets=targets)

@@ -175,6 +175,26 @@ def test_check_by_processes_shows_failures(file):
     assert "3 of 5 schedules failed" in shared.stderr
 
 
+def test_pieces_of_random_schedules_are_smaller_towards_the_end(file, monkeypatch):
+    """So that workers end together; each schedule is in one of them."""
+    from loopnest.devtools.cli import fuzz_command
+
+    pieces = []
+
+    def noted(opened, work, items, most):
+        assert most == 4
+        for job in items:
+            pieces.append(job)
+            yield job, work(job)
+
+    monkeypatch.setattr(fuzz_command, "finished", noted)
+    output("fuzz", f"{file}:scale", "--count", "60", "--jobs", "2")
+    assert [job.count for job in pieces] == [7, 6, 5, 5, 4, 4, 3, 3, 2, 2, 2, 2, *[1] * 15]
+    assert [job.first for job in pieces] == [
+        sum(p.count for p in pieces[:n]) for n in range(len(pieces))
+    ]
+
+
 def test_fuzz_by_processes(file):
     spec = [f"{file}:scale", "--count", "25", "--json"]
     alone = json.loads(output("fuzz", *spec))
@@ -242,6 +262,28 @@ def test_a_farm_that_loses(event, workers, tmp_path):
     again = {n for n, _ in found if len(list(tmp_path.glob(f"{n}.*"))) > 1}
     assert again, "nobody was at anything when it ended"
     assert not {n for n, _ in found[: network_farm.BEFORE]} & again
+
+
+class Counted:
+    """Items, and how many of them were taken when the first result came."""
+
+    def __init__(self, count):
+        self.items, self.taken = range(count), 0
+
+    def __iter__(self):
+        for item in self.items:
+            self.taken += 1
+            yield item
+
+
+def test_as_many_are_begun_as_a_cluster_has_workers():
+    """Two a worker, whatever the number of jobs on this machine."""
+    pytest.importorskip("distributed")
+    items = Counted(40)
+    found = finished(cluster("local", 3), squared, items, None)
+    next(found)
+    assert 6 <= items.taken < 40
+    assert len([*found]) == 39
 
 
 # A slow host

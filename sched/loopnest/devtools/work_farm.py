@@ -98,7 +98,10 @@ def opener(jobs: int, scheduler: str | None) -> Opener | None:
 
 
 def finished(
-    opened: Opener, work: Callable[[Item], Result], items: Iterable[Item], most: int = 1000
+    opened: Opener,
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    most: int | None = 1000,
 ) -> Iterator[tuple[Item, Result | Lost]]:
     """Yield each item with its result, as they end.
 
@@ -106,7 +109,7 @@ def finished(
         opened: opens the executor; again where it broke.
         work: a function of a module, which workers import.
         items: what it is called with, once each.
-        most: how many are submitted at a time.
+        most: how many are submitted at a time; None for two a worker that a cluster has.
 
     Raises:
         Exception: what `work` raises.
@@ -114,7 +117,8 @@ def finished(
     queue, suspects = _Queue(items), list[Item]()
     while queue:
         with opened() as executor:
-            begun = yield from _round(executor, work, queue, suspects, most)
+            room = 2 * _workers(executor) if most is None else most
+            begun = yield from _round(executor, work, queue, suspects, room)
         if not begun:  # it is broken for good
             suspects += queue.rest()
     for item in suspects:
@@ -126,6 +130,12 @@ def finished(
                     raise
                 found = Lost(f"its worker died ({type(error).__name__})")
         yield item, found
+
+
+def _workers(executor: Any) -> int:
+    """Return how many threads the workers of a cluster have, at least 1."""
+    found: int = sum(executor._client.nthreads().values())
+    return max(1, found)
 
 
 class _Queue(Generic[Item]):

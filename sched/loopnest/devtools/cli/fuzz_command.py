@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TIME = re.compile(r"([0-9.]+)\s*(s|m|h|)")
 _AT_A_TIME = 10
-"""How many schedules a worker judges at a time."""
+"""How many schedules a worker judges at a time, until few are left."""
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -57,7 +57,8 @@ def fuzz(
         if opened is None:
             found = fuzzer.run(count, _seconds(budget), tell)
         else:
-            found = _shared(fuzzer, count, _seconds(budget), opened, 2 * jobs, tell)
+            most = None if scheduler else 2 * jobs
+            found = _shared(fuzzer, count, _seconds(budget), opened, jobs, most, tell)
     if not as_json:
         failed = found.failure is not None
         click.echo(found.script if failed else _sentence(choice.kernel.name, found))
@@ -73,7 +74,8 @@ def _shared(
     count: int,
     seconds: float,
     opened: Opener,
-    most: int,
+    workers: int,
+    most: int | None,
     tell: Callable[[Fuzzed, str], None],
 ) -> Fuzzed:
     """Let workers judge the schedules, some at a time, to the first failure that is found."""
@@ -84,11 +86,12 @@ def _shared(
     total = Fuzzed()
 
     def jobs() -> Iterator[FuzzJob]:
-        for first in range(0, count, _AT_A_TIME):
-            left = end - time.monotonic()
-            if left > 0:
-                number = min(_AT_A_TIME, count - first)
-                yield FuzzJob(file, fuzzer.kernel.name, fuzzer.settings, first, number, left)
+        first = 0
+        while first < count and (left := end - time.monotonic()) > 0:
+            # Smaller towards the end, so that workers end together.
+            number = max(1, min(_AT_A_TIME, (count - first) // (4 * workers)))
+            yield FuzzJob(file, fuzzer.kernel.name, fuzzer.settings, first, number, left)
+            first += number
 
     for job, found in finished(opened, fuzzed_job, jobs(), most):
         if isinstance(found, Lost):
