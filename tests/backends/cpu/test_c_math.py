@@ -104,7 +104,8 @@ def samples(dtype: str) -> Array:
     dense = [np.linspace(low, high, 30_001).astype(dtype) for low, high in INTERVALS]
     powers = np.ldexp(np.array(1, dtype), np.arange(-40, 41))
     near = [np.nextafter(powers, np.array(t, dtype)) for t in (-np.inf, np.inf)]
-    special = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 9.02, 3.95, 0.55, 1.25], dtype)
+    seams = [9.02, 3.95, 0.55, 0.93, 1.25]
+    special = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, *seams], dtype)
     sizes = {"float32": 200, "float64": 40}
     return np.concatenate([all_exponents(dtype, sizes[dtype]), *dense, powers, *near, special])
 
@@ -163,6 +164,14 @@ def test_accuracy_with_fast_math(fma: bool, name: str, most: float) -> None:
     assert (got != exactly).any()  # it is another function
     check(got, call(exact(), f"{name}_float32", "longdouble", x), x, most=most)
     assert np.abs(got[~np.isnan(x)]).max() <= 1
+
+
+@pytest.mark.skipif(not has_fma(), reason="the processor rounds a product and a sum apart")
+def test_tanh_of_every_float_around_the_seam_of_its_two_forms() -> None:
+    first, last = np.array([0.5, 2], F32).view(np.uint32)
+    x = np.arange(first, last, dtype=np.uint32).view(F32)
+    got = call(unary("float32", True, 3), "got_tanh", "float32", x)
+    check(got, np.tanh(x.astype(np.float64)).astype(np.longdouble), x, most=0.97)
 
 
 @pytest.mark.parametrize("fma", [True, False])
