@@ -449,7 +449,7 @@ class Problem:
     def __init__(self, folder: Path, path: Path, answer: Path, asked: Asked) -> None:
         self.answer, self.asked = answer, asked
         self.found: dict[str, object] = {"problem": path.stem}
-        self.model, self.inputs = _loaded(folder, path, asked)
+        self.model, self.inputs = loaded(folder, path, asked.elements, asked.flops)
 
     def tell(self, **found: object) -> None:
         self.found.update(found)
@@ -621,14 +621,14 @@ def _backend() -> Callable[..., Any]:
     return loopnest_backend
 
 
-def _loaded(folder: Path, path: Path, asked: Asked) -> tuple[Any, list[Any]]:
+def loaded(folder: Path, path: Path, elements: int, flops: float) -> tuple[Any, list[Any]]:
     """Return a model in evaluation mode and its inputs; a folder may say how to load them."""
     import torch
 
     warnings.filterwarnings("ignore")
     loader = folder / "load.py"
     if loader.exists():
-        found = _module(loader).load(path, elements=asked.elements, flops=asked.flops)
+        found = _module(loader).load(path, elements=elements, flops=flops)
         return found[0], found[1]
     torch.manual_seed(0)
     problem = _module(path)
