@@ -52,7 +52,7 @@ is not asked again.
 @click.option("--seed", default=0, show_default=True, help="Of random kernels and of --limit.")
 @click.option("--part", default="1/1", show_default=True, help="Which part of the programs.")
 @click.option("--seconds", default=20.0, show_default=True, help="How long an answer may take.")
-@click.option("--most", default=100_000, show_default=True, help="Statements a run at most.")
+@click.option("--most", default=300_000, show_default=True, help="Statements a run at most.")
 @click.option("--journal", default=ROOT / "build" / "second_opinions.jsonl", show_default=True,
               type=click.Path(path_type=Path), help="Where answers are written.")  # fmt: skip
 @click.option("--table", is_flag=True, help="Print the table of JOURNALS; ask nothing.")

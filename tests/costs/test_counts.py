@@ -236,6 +236,27 @@ def test_data_count_as_the_most_that_they_may_cost():
     assert "at most: data decide" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("make", "exact"),
+    [
+        (lambda x, b: ln.where(b, x, False), False),
+        (lambda x, b: ln.logical_and(b, x), False),
+        (lambda x, b: ln.pad(x, ((1, 2),)), True),
+        (lambda x, b: ln.where(b, True, False) ^ x, True),
+    ],
+)
+def test_data_that_choose_whether_an_element_is_loaded_make_counts_inexact(make, exact):
+    with ln.Fusion("chosen") as f:
+        x = f.input("x", ("N",), ln.bool)
+        f.output(make(x, f.input("b", ("N",), ln.bool)), "y")
+    f.inline_most()
+    found = ln.profile(ln.lower(f), N=8)
+    assert found.exact == exact
+    loads = {a.buffer: (a.elements, a.exact) for a in found.accesses if not a.writes}
+    assert loads["x"][1] == exact
+    assert loads["b"] == (8, True) if "b" in loads else exact
+
+
 def test_a_profile_as_numbers():
     with ln.Fusion("sums") as f:
         x = f.input("x", ("N", 256), ln.float32)

@@ -21,6 +21,7 @@ from loopnest.second_checker import Opinion, second_opinion
 from loopnest.second_checker.crossing_sizes import crossing_sizes
 from loopnest.tensor.math_snapshot import MathSnapshot
 from mutation.judge import DECLARED, mutants_of
+from mutation.rewriting import with_buffer
 from mutation.subjects import keys_in, load, random_keys
 
 ROOT = Path(__file__).parents[2]
@@ -125,10 +126,28 @@ def test_a_nest_that_assumes_more_than_its_math_is_wrong() -> None:
     )
 
 
+def test_memory_that_only_a_caller_can_pass_is_wrong() -> None:
+    program, math = parts(tiled_sum())
+    (made,) = [node.storage for node in program.nodes if isinstance(node, kir.Allocate)]
+    wrong = with_buffer(program, made, replace(made, memory=ln.GLOBAL))
+    assert str(second_opinion(wrong, math)) == (
+        f"wrong: {made.name} is allocated in GLOBAL memory, which only a caller can pass"
+    )
+
+
+def test_sizes_without_elements_alone_tell_nothing() -> None:
+    program, math = parts(tiled_sum())
+    found = second_opinion(program, math, most=1)
+    assert found.status == "unknown"
+    assert found.finding == ("no sizes with elements are known at which at most 20 statements run")
+
+
 def test_what_cannot_be_run_is_unknown() -> None:
     found = second_opinion(*parts(tiled_sum((1 << 14, 1 << 14))))
     assert not found.ok
-    assert str(found) == ("unknown: no sizes are known at which at most 60000000 statements run")
+    assert str(found) == (
+        "unknown: no sizes with elements are known at which at most 40000000 statements run"
+    )
 
 
 def test_it_loads_nothing_of_the_first_checker() -> None:
@@ -174,7 +193,7 @@ def test_the_command_fails_where_it_does_not_know(
     tiled_sum((1 << 14, 1 << 14)).certificate(path)
     assert main([str(path)]) == 0
     assert main([str(path), "--second"]) == 1
-    assert "second checker: unknown: no sizes are known" in capsys.readouterr().out
+    assert "second checker: unknown: no sizes with elements are known" in capsys.readouterr().out
 
 
 def test_other_options_of_the_command_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

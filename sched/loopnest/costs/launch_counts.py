@@ -1,10 +1,10 @@
 """Count what one launch does: each access of memory, barrier and operation, by warps.
 
 Threads of a block are counted one by one, blocks and iterations by those that stand for others
-(`iteration_classes`), each with its weight. Counts are exact but where a test or an index depends
-on data: then both branches run, and a warp touches as many sectors as it has lanes; and where even
-so there are more than `MOST` points: then iterations that are drawn, always the same ones, stand
-for all.
+(`iteration_classes`), each with its weight. Counts are exact but where a test, a choice or an
+index depends on data: then both branches run, and a warp touches as many sectors as it has lanes;
+and where even so there are more than `MOST` points: then iterations that are drawn, always the same
+ones, stand for all.
 
 Rules of the hardware (CUDA C++ Programming Guide, "Device memory accesses" and "Shared memory";
 Nsight Compute's guide, "Memory tables"): a request is one instruction of one warp; global memory
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from loopnest.kir.shared_memory import swizzled
 from loopnest.kir.tiles import in_registers
 from loopnest.kir.vector_access import wide_accesses
 from loopnest.proofs.point_arrays import Points, Undecidable, number
-from loopnest.proofs.program_model import Access, Model, Site
+from loopnest.proofs.program_model import Access, Model, Site, is_decidable
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
@@ -217,6 +217,7 @@ class Counting:
         self.wide = {(w.statement if w.load is None else w.load): w for w in wide_accesses(program)}
         self._site_of = {(s.node, s.time): s for s in self.model.sites}
         self._counted: dict[tuple[object, ...], AccessCount] = {}
+        self._certain: dict[kir.Stmt, set[Expr]] = {}
         self._arrivals = {n.var: n for n in program.nodes if isinstance(n, kir.Arrive)}
         if math.prod(grid) * self.threads > 0:
             self._body(program.body, self._start(grid, block), ())
@@ -432,6 +433,8 @@ class Counting:
         if not active.count:
             return
         entry = self._entry(site, access)
+        if not access.writes and self._by_data(site.node, access):
+            self.counts.exact = entry.exact = False
         weight = active.values[_WEIGHT]
         entry.elements += round(weight.sum())
         wide = self._wide(site, access)
@@ -444,6 +447,12 @@ class Counting:
             self.counts.exact = entry.exact = False
             place = None
         self.request(entry, active, place)
+
+    def _by_data(self, node: kir.Stmt, access: Access) -> bool:
+        """Whether data say if a statement loads an element, as on one side of a `where`."""
+        if node not in self._certain:
+            self._certain[node] = _certain(kir.expressions(node))
+        return Load(access.buffer, access.index, access.flat) not in self._certain[node]
 
     def _wide(self, site: Site, access: Access) -> Any:
         if access.writes:
@@ -547,6 +556,21 @@ def _wavefronts(phase: Array, words: Array, weight: Any) -> int:
     of_phase = np.zeros(len(phases))
     of_phase[place] = heavy[start]
     return round(float((most * of_phase).sum()))
+
+
+def _certain(roots: Sequence[Expr]) -> set[Expr]:
+    """Return the parts of expressions that are evaluated whatever memory and scalars hold."""
+    found: set[Expr] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found.add(node)
+        chosen = isinstance(node, Op) and node.op in ("where", "and", "or")
+        whole = not chosen or is_decidable(node.args[0])
+        stack += node.args if whole else node.args[:1]
+    return found
 
 
 def _is_data(node: Expr) -> bool:

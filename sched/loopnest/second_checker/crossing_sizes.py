@@ -14,7 +14,7 @@ from loopnest.scalar.expr import Const, Expr, Op, Symbol, variables, walk
 BEGUN = 3
 """How often a loop runs where it has crossed two tiles."""
 
-COSTLY = 30
+COSTLY = 20
 """How many times more statements may run where all sizes with elements run too many."""
 
 _ODD = (5, 3, 7, 2, 6, 4)

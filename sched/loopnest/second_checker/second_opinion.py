@@ -15,6 +15,7 @@ from loopnest.numerics.error_bounds import enclosures
 from loopnest.numerics.intervals import Interval
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr
 from loopnest.second_checker.crossing_sizes import COSTLY, crossing_sizes
 from loopnest.second_checker.thread_machine import run
@@ -33,7 +34,7 @@ class Opinion:
     """What the second checker found.
 
     Args:
-        status: "right", "wrong", or "unknown" where no sizes could be tried.
+        status: "right", "wrong", or "unknown" where no sizes with elements could be tried.
         sizes: those that were tried; the last one shows what is wrong.
         finding: what is wrong, or why nothing could be tried.
     """
@@ -82,10 +83,9 @@ def second_opinion(
             continue
         if found:
             return Opinion("wrong", tuple(tried), f"{found} at {_text(sizes)}")
-    if not tried:
-        return Opinion(
-            "unknown", (), f"no sizes are known at which at most {COSTLY * most} statements run"
-        )
+    if not any(all(sizes.values()) for sizes in tried):
+        why = f"no sizes with elements are known at which at most {COSTLY * most} statements run"
+        return Opinion("unknown", (), why)
     return Opinion("right", tuple(tried))
 
 
@@ -124,6 +124,9 @@ def _interface(program: kir.Program, math: MathSnapshot) -> Iterator[str]:
     for text, condition in program.conditions:
         if condition not in [known for _, known in math.conditions]:
             yield f"the nest assumes that {text}, the math does not"
+    for node in program.nodes:
+        if isinstance(node, kir.Allocate) and node.storage.memory is Memory.GLOBAL:
+            yield f"{node.buffer} is allocated in GLOBAL memory, which only a caller can pass"
     for declared in program.ranges:
         if declared not in math.ranges:
             yield f"the nest assumes that {declared}, the math does not"
