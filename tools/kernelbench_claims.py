@@ -128,6 +128,8 @@ def bounds(model: Any, inputs: Sequence[Any]) -> Row:
 def batch(model: Any, inputs: Sequence[Any]) -> Row:
     """Return what is claimed of kernels whose batch is a symbol, and what the bits say."""
     import torch
+    from torch._dynamo.exc import UserError
+    from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
     from loopnest.torch import loopnest_backend, recording
 
@@ -143,7 +145,10 @@ def batch(model: Any, inputs: Sequence[Any]) -> Row:
             run = torch.compile(model, backend=loopnest_backend, options={"library": False})
             try:
                 whole = listed(run(*inputs))
-            except torch._dynamo.exc.UserError:  # other inputs have as many rows as the first
+            except (
+                UserError,
+                ConstraintViolationError,
+            ):  # other inputs have as many rows as the first
                 continue
         break
     else:

@@ -90,7 +90,9 @@ def rows_of(seed: int, most: int) -> Iterator[Row]:
                 continue
             scalar = kernel.scalar if config.variant == "scalar" else None
             program = (scalar or kernel).program
-            if config.is_empty or any(isinstance(n, kir.Tile) for n in program.nodes):
+            if not ln.profile(kernel, **sizes).launches or any(
+                isinstance(n, kir.Tile) for n in program.nodes
+            ):
                 continue
             compared += 1
             yield {"seed": seed, "sizes": dict(sizes), **compared_at(program, sizes, arguments)}

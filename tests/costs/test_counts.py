@@ -257,6 +257,17 @@ def test_data_that_choose_whether_an_element_is_loaded_make_counts_inexact(make,
     assert loads["b"] == (8, True) if "b" in loads else exact
 
 
+def test_a_kernel_of_outputs_without_elements_does_nothing():
+    with ln.Fusion("nothing") as f:
+        x = f.input("x", (4,), ln.float32)
+        t = ln.exp(x)
+        f.output(t[:0], "y")
+    t.memory = ln.GLOBAL
+    kernel = ln.lower(f)
+    found = ln.profile(kernel)
+    assert (found.special, found.bytes_moved, found.launches) == (0, 0, ())
+
+
 def test_a_profile_as_numbers():
     with ln.Fusion("sums") as f:
         x = f.input("x", ("N", 256), ln.float32)

@@ -316,6 +316,31 @@ def test_a_store_to_shared_space_makes_the_other_buffer_undefined() -> None:
     assert "race" in ran(crossed, x=values(8)).broken
 
 
+def test_stores_to_bytes_of_their_own_do_not_race_in_the_space_of_wider_elements() -> None:
+    text = """
+    kernel narrow(x: int8[8]) -> (y: int8[8])
+    a: int32[2] shared
+    b: int8[8] shared = a
+    for i0 in 2:  # block_x
+      a[i0] = int32(x[i0])
+    barrier block
+    for i1 in 8:  # block_x
+      b[i1] = x[i1]
+    barrier block
+    for i2 in 8:  # block_x
+      y[i2] = b[7 - i2]
+    """
+    x = np.arange(8, dtype=np.int8)
+    for found in both(text, x=x):
+        assert not found.broken
+        np.testing.assert_array_equal(found.outputs[0], x[::-1])
+    first, _, rest = text.partition("    barrier block\n")
+    assert all("race" in found.broken for found in both(first + rest, x=x))
+    own = "      b[i1] = x[i1]\n"
+    late = text.replace(own, f"{own}      if i1 == 0:\n        a[1] = 0\n")
+    assert all("race" in found.broken for found in both(late, x=x))
+
+
 def test_a_use_before_the_allocation() -> None:
     text = """
     kernel early(x: float32[2]) -> (y: float32[2])

@@ -78,7 +78,10 @@ class Profile:
         self.variant = config.variant
         self.shared_bytes = config.shared_bytes
         self._kernel, self._program = chosen, chosen.program
-        self.launches = () if config.is_empty else count_launches(chosen.program, sizes)
+        computed = sum([self._bytes(output.shape, 1) for output in self._program.outputs])
+        # Where outputs have no element nothing is launched.
+        runs = computed > 0 and not config.is_empty
+        self.launches = count_launches(chosen.program, sizes) if runs else ()
 
     # Memory
 

@@ -52,12 +52,17 @@ class MachineRun:
 class AccessedBuffer:
     """A shared or global buffer that is written: values, and who used each element last."""
 
-    __slots__ = ("buffer", "instance", "linked", "number", "readers", "values", "writers")
+    __slots__ = (
+        "buffer", "clobbers", "instance", "linked", "number", "readers", "values", "writers",
+    )  # fmt: skip
 
     def __init__(self, number: int, buffer: Buffer, values: list[Any]) -> None:
         self.number, self.buffer, self.values = number, buffer, values
         self.writers: list[Any] = [None] * len(values)
         self.readers: list[Any] = [None] * len(values)
+        self.clobbers: list[Any] = [None] * len(values)
+        """Who stored to elements of other buffers that lie there; these do not race: each stored
+        bytes of its own."""
         self.instance: list[int] = [0] * len(values)
         self.linked: list[AccessedBuffer] = []
 
@@ -88,8 +93,9 @@ class AccessedBuffer:
 
     def write(self, thread: Thread, place: int, value: object) -> None:
         """Store an element; note the access."""
-        self.race(thread, place, value)
+        self.race(thread, place, value, self.clobbers[place])
         self.values[place] = value
+        self.clobbers[place] = None
         alone = thread.atomic == self.number
         self.writers[place] = (*thread.machine.moment(thread), value, alone)
         self.readers[place] = None
@@ -100,7 +106,8 @@ class AccessedBuffer:
                 if element < len(other.values):
                     other.race(thread, element, UNDEFINED)
                     other.values[element] = UNDEFINED
-                    other.writers[element] = self.writers[place]
+                    clobbers = other.clobbers[element] or {}
+                    other.clobbers[element] = {**clobbers, thread: thread.machine.moment(thread)}
 
     def _other(self, thread: Thread, place: int) -> Any:
         """Return who stored an element without an order to `thread`; updates in one step have one.
@@ -112,15 +119,15 @@ class AccessedBuffer:
             return None
         return None if writer[6] and thread.atomic == self.number else writer
 
-    def race(self, thread: Thread, place: int, value: object) -> None:
-        """Note where a store races with earlier accesses."""
+    def race(self, thread: Thread, place: int, value: object, more: Any = None) -> None:
+        """Note where a store races with earlier accesses, those in `more` among them."""
         machine = thread.machine
         writer = self._other(thread, place)
         if writer is not None:
             same = writer[5] == value or (value != value and writer[5] != writer[5])
             rule = "equal race" if same else "race"
             machine.broke(rule, thread, self.buffer, (place,), writer[0])
-        for other, moment in (self.readers[place] or {}).items():
+        for other, moment in [*(self.readers[place] or {}).items(), *(more or {}).items()]:
             if other is not thread and not machine.ordered(moment, thread):
                 machine.broke("race", thread, self.buffer, (place,), other)
 
