@@ -150,6 +150,8 @@ template <class To, class From> static To cpu_bits(From value) {
 }
 static float __int_as_float(int bits) { return cpu_bits<float>(bits); }
 static float __uint_as_float(unsigned bits) { return cpu_bits<float>(bits); }
+static long long __double_as_longlong(double x) { return cpu_bits<long long>(x); }
+static int __float_as_int(float x) { return cpu_bits<int>(x); }
 static unsigned __float_as_uint(float x) { return cpu_bits<unsigned>(x); }
 static double __longlong_as_double(long long bits) { return cpu_bits<double>(bits); }
 static float rsqrtf(float x) { return (float)(1 / sqrt((double)x)); }

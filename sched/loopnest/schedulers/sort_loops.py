@@ -4,13 +4,17 @@ for row in ...:      # a core, or a thread
   for element in row:
     the place of the element: the count of its digit, which then grows; there it goes
 
-The loop over digits runs over the one digit of the element. No row is shared out: an element waits
-for the counts of those before it.
+The loop over digits runs over the one digit of the element: an element waits for the counts of
+those before it. On a GPU long rows are shared out in segments, a thread each, by launches: how
+often each digit stands in a segment; sums of these over the segments before, digit by digit; then
+each segment goes as above, from where those before it end.
 """
 
 from __future__ import annotations
 
 from loopnest.facade import language as ln
+from loopnest.scalar.enums import WARP
+from loopnest.scalar.expr import Const
 from loopnest.schedulers.iteration_space import upstream
 from loopnest.schedulers.processor_facts import Processor
 
@@ -24,6 +28,22 @@ FOLDS = frozenset(
 
 THREADS = 64
 """Threads of a block, each with a row and the counts of its digits."""
+
+SEGMENTS = 128
+"""Threads of a block, each with a segment of a row: as many as other stages have, with which a pass
+shares launches."""
+
+SEGMENT = 512
+"""Elements of a row that a thread goes along where others go along the rest."""
+
+LANES = 256
+"""Threads that add up the counts of a digit in the segments of one row."""
+
+DIGITS = 4
+"""Digits of a block whose warps add up one's counts each, where there are more rows."""
+
+LONG = 1024
+"""Rows of more elements are shared out."""
 
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
@@ -91,8 +111,12 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
-    """Give each thread a row."""
+    """Give each thread a short row, or a segment of a long one."""
     (output,) = fusion.outputs
+    size = output.sizes[-1]
+    if not isinstance(size, Const) or size.value > LONG:
+        _in_segments(fusion)
+        return
     last = output.ndim - 3
     if last >= 0:
         output.split(last, THREADS)
@@ -100,3 +124,66 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     if last >= 0:
         grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
         output.parallelize({0: grid, last + 1: block})
+
+
+def _in_segments(fusion: ln.Fusion) -> None:
+    """Give each thread a segment of a row, in three launches of a pass.
+
+    The digits of each segment are counted, the counts of those before it are added up, by digits,
+    and each thread gives the elements of its segment the places behind them.
+    """
+    output, *rest = chain = _chain(fusion)
+    rank, rows = chain[-1], output.ndim - 2
+    others = upstream(fusion.outputs) - {*chain, *fusion.inputs}
+    grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
+    if len(rest) > 1:
+        start = output.atomic()
+        while start.ndim > 1:
+            start.merge(0)
+        start.split(0, SEGMENTS)
+        start.parallelize({0: grid, 1: block})
+    rank.split(rows, SEGMENT)
+    inner = rank.rfactor(rows + 1, refold=True)
+    (before,) = [tensor for tensor in rank.producers if tensor is not inner]
+    (count,) = before.producers
+    count.memory = before.memory = ln.GLOBAL
+    # [rows, segments, elements of a segment, digits or places], and [rows, digits, segments].
+    count.reorder({rows + 1: rows + 2})
+    before.reorder({rows: rows + 1})
+    if len(rest) > 1:
+        output.reorder({rows: rows + 1})
+    output.split(rows, SEGMENT)
+    first = min(rows, 2)
+    for tensor in (count, before, output):
+        for _ in range(rows - first):
+            tensor.merge(0)
+    for tensor in (count, output):
+        tensor.split(first, SEGMENTS)
+        _bind(tensor, first)
+        tensor.axis(first + 1).parallelize(block)
+    if first:
+        before.split(first + 1, WARP)
+        before.split(first, DIGITS)
+        _bind(before, first)
+        before.parallelize({first + 1: ln.ParallelType.block_y, first + 3: block})
+    else:
+        before.split(1, LANES)
+        before.parallelize({0: grid, 2: block})
+    inside = first + 3
+    if len(rest) > 1:
+        rest[0].compute_at(output, inside)
+    rank.compute_at(chain[-2], inside + 1)
+    inner.compute_at(rank, inside + 1)
+    for tensor in sorted(others, key=lambda t: t.number, reverse=True):
+        tensor.compute_at(output, inside, recompute=True)
+        for clone in tensor.clones:
+            clone.compute_at(count, inside)
+    for tensor in (count, before, output):
+        tensor.new_launch()
+
+
+def _bind(tensor: ln.TensorView, rows: int) -> None:
+    """Bind up to two axes of rows, and the blocks of each row behind them."""
+    of_rows = [[], [ln.ParallelType.grid_x], [ln.ParallelType.grid_z, ln.ParallelType.grid_x]]
+    blocks = ln.ParallelType.grid_y if rows else ln.ParallelType.grid_x
+    tensor.parallelize(dict(enumerate([*of_rows[rows], blocks])))
