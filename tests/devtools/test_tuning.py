@@ -460,3 +460,54 @@ def test_the_diff_makes_a_result_the_default(file):
         '-def cpu(f, lanes=ln.choice(1, 16), *, name=ln.choice("ä", "b")):',
         '+def cpu(f, lanes=ln.choice(16, 1), *, name=ln.choice("b", "ä")):',
     ]
+
+
+# Several extents of one size
+
+
+def found_at(extent, lanes):
+    return tuning.Tuned("waste", "cpu", "c", {"N": extent}, {"lanes": lanes, "times": 1})
+
+
+def test_extents_of_alike_parameters_share_a_condition():
+    found = [found_at(16, 16), found_at(100, 16), found_at(10_000, 7), found_at(40_000, 16)]
+    chosen = tuning.TunedRange.of("N", found)
+    wide, narrow = [("cpu", {"lanes": lanes, "times": 1}) for lanes in (16, 7)]
+    assert chosen.entries == {"N <= 1000": wide, "N <= 20000": narrow, True: wide}
+    assert str(chosen) == (
+        "waste.choose({\n"
+        "    'N <= 1000': ('cpu', {'lanes': 16, 'times': 1}),\n"
+        "    'N <= 20000': ('cpu', {'lanes': 7, 'times': 1}),\n"
+        "    True: ('cpu', {'lanes': 16, 'times': 1}),\n"
+        "})"
+    )
+    assert tuning.TunedRange.of("N", found[:2]).entries == {True: wide}
+    kernel = waste.choose(chosen.entries)
+    assert kernel.schedule_at(N=500) == kernel.schedule_at(N=30_000) == "cpu"
+    x = np.ones(70, np.float32)
+    np.testing.assert_allclose(kernel(x), x / (70 * np.e), rtol=1e-5)
+
+
+def test_a_tuning_at_several_extents(database):
+    found = tune(waste, target="c", sizes={"N": [64, 4096]}, budget="240s")
+    assert [one.sizes for one in found.found] == [{"N": 64}, {"N": 4096}]
+    assert list(found.entries)[-1] is True
+    assert sorted(row.sizes["N"] for row in tuned_rows.rows()) == [64, 4096]
+    assert waste.choose(found.entries)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ({"N": []}, r"the extents N=\[\] are no ints >= 1; write {'N': \[256, 4096\]}"),
+        ({"N": [0, 4]}, r"the extents N=\[0, 4\] are no ints >= 1; write {'N': \[256, 4096\]}"),
+        ({"N": "64"}, r"the extents N='64' are no ints >= 1; write {'N': \[256, 4096\]}"),
+        (
+            {"N": [4], "M": [4]},
+            r"N and M have several extents; tune over those of one size at a time",
+        ),
+    ],
+)
+def test_extents_that_are_none(sizes, text):
+    with raises(ln.DefinitionError, rf"tune\(waste@cpu\): {text}"):
+        tune(waste, target="c", sizes=sizes)

@@ -29,6 +29,7 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,35 @@ class Tuned:
         return "\n".join(lines)
 
 
+@dataclass
+class TunedRange:
+    """What tunings at several extents of one size found.
+
+    Attributes:
+        found: the tunings, the least extent first.
+        entries: condition -> (schedule, its parameters), for `KernelDef.choose`: each extent has
+            what is best at the one that is nearest, by the ratio.
+    """
+
+    found: tuple[Tuned, ...]
+    entries: dict[str | bool, tuple[str, dict[str, Any]]]
+
+    def __str__(self) -> str:
+        lines = [f"    {key!r}: {value!r}," for key, value in self.entries.items()]
+        return "\n".join([f"{self.found[0].kernel}.choose({{", *lines, "})"])
+
+    @staticmethod
+    def of(size: str, found: Sequence[Tuned]) -> TunedRange:
+        """Return the range of tunings at rising extents of a size."""
+        entries: dict[str | bool, tuple[str, dict[str, Any]]] = {}
+        for one, other in pairwise(found):
+            if one.parameters != other.parameters:
+                least, most = one.sizes[size], other.sizes[size]
+                entries[f"{size} <= {math.isqrt(least * most)}"] = (one.schedule, one.parameters)
+        entries[True] = (found[-1].schedule, found[-1].parameters)
+        return TunedRange(tuple(found), entries)
+
+
 def shown(candidate: Candidate) -> str:
     """Return a candidate as keyword arguments."""
     return ", ".join([f"{name}={value}" for name, value in candidate.items()])
@@ -117,10 +147,10 @@ def tune(
     kernel: KernelDef,
     schedule: str | None = None,
     target: str = "auto",
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
     budget: str | float = "60s",
     executor: Executor | None = None,
-) -> Tuned:
+) -> Tuned | TunedRange:
     """Find the parameters of a schedule that are the fastest on this machine, and keep them.
 
     The choices are those that the schedule declares (`loopnest.choice`). What was found is written
@@ -131,17 +161,20 @@ def tune(
         kernel: what ``@ln.kernel`` made.
         schedule: its name; the one that suits the target where it is None.
         target: where it is timed; see `loopnest.compile`.
-        sizes: of the size symbols; those of the kernel where they are not given.
-        budget: how long it may take: seconds, or a text such as "90s" or "5m".
+        sizes: of the size symbols; those of the kernel where they are not given. One of them may
+            have several extents, at each of which the schedule is tuned.
+        budget: how long it may take: seconds, or a text such as "90s" or "5m"; several extents
+            share it.
         executor: where candidates are lowered, proved and counted, of `concurrent.futures` or one
             like it; None does it here. Times are taken on this machine in any case.
 
     Returns:
-        The best parameters, with their time; printed, it says what the others fell to.
+        The best parameters, with their time; printed, it says what the others fell to. Of several
+        extents a `TunedRange`, which has and prints the entries of a `choose` for all of them.
 
     Raises:
-        DefinitionError: the schedule has no choices, no candidate meets the constraints, or a size
-            is missing.
+        DefinitionError: the schedule has no choices, no candidate meets the constraints, a size
+            is missing, or more than one has several extents.
         CompileError: the target cannot run here; a large space, and optuna is missing.
         ScheduleError: there is no such schedule.
 
@@ -174,12 +207,39 @@ some: lanes=ln.choice(8, ...)
         hint = f"declare some: {first[0]}=ln.choice({first[1]!r}, ...)"
         raise DefinitionError(call, "the schedule has no choices", hint)
     fusion = kernel.fusion(name)
-    known = _sizes(kernel, fusion, sizes, call)
-    deadline = time.monotonic() + _seconds(budget, call)
-    tuner = _Tuner(kernel, name, where, known, space, deadline, executor, call)
-    found = tuner.run(make_arguments(fusion, known, kernel.ranges))
+    seconds = _seconds(budget, call)
+    several, given = _extents(sizes or {}, call)
+    tunings = []
+    for extents in given:
+        known = _sizes(kernel, fusion, extents, call)
+        deadline = time.monotonic() + seconds / len(given)
+        tuner = _Tuner(kernel, name, where, known, space, deadline, executor, call)
+        tunings.append(tuner.run(make_arguments(fusion, known, kernel.ranges)))
+        print(tunings[-1])
+    if several is None:
+        return tunings[0]
+    found = TunedRange.of(several, tunings)
     print(found)
     return found
+
+
+def _extents(
+    sizes: Mapping[str, int | Sequence[int]], call: str
+) -> tuple[str | None, list[dict[str, int]]]:
+    """Return the size that has several extents, if one has, and the sizes of each tuning."""
+    lists = {name: size for name, size in sizes.items() if isinstance(size, Sequence)}
+    plain = {name: size for name, size in sizes.items() if not isinstance(size, Sequence)}
+    if not lists:
+        return None, [plain]
+    if len(lists) > 1:
+        reason = f"{' and '.join(lists)} have several extents"
+        raise DefinitionError(call, reason, "tune over those of one size at a time")
+    ((name, extents),) = lists.items()
+    rising = sorted({*extents}) if all(type(extent) is int for extent in extents) else []
+    if not rising or isinstance(extents, str) or rising[0] < 1:
+        reason = f"the extents {name}={extents!r} are no ints >= 1"
+        raise DefinitionError(call, reason, f"write {{'{name}': [256, 4096]}}")
+    return name, [{**plain, name: extent} for extent in rising]
 
 
 def _sizes(

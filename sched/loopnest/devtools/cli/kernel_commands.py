@@ -587,12 +587,13 @@ def tune_schedule(
     Candidates that a constraint, a schedule call, a proof or counts rule out are not run; the
     others are timed in turn, each in a process of its own. The result is kept for this machine.
     """
-    from loopnest.devtools.tuning import defaults_diff, tune
+    from loopnest.devtools.tuning import Tuned, defaults_diff, tune
 
     choice = request.choose(target or "auto")
     sizes = {name: whole(name, value) for name, value in choice.values.items()}
     with redirect_stdout(sys.stderr if diff or as_json else sys.stdout):
         found = tune(choice.kernel, choice.schedule, target or "auto", sizes, budget)
+    assert isinstance(found, Tuned)
     if diff and not as_json:
         click.echo(defaults_diff(choice.kernel, choice.schedule, found.parameters), nl=False)
     return {
