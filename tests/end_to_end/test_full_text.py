@@ -185,7 +185,7 @@ DAMAGES = {
         ("Store storage", "Stare storage"),
         "line 19: 'Stare' stands here; expected one of "
         "Loop, If, Allocate, Store, Let, Barrier, Shuffle, Arrive, Collective, Issue, Commit, "
-        "Wait, Tile, Launch",
+        "Wait, Until, Tile, Launch",
     ),
     "a missing field": (
         (" index=[i0]", ""),

@@ -27,6 +27,7 @@ from loopnest.kir import (
     Stmt,
     Store,
     Tile,
+    Until,
     Wait,
 )
 from loopnest.kir import walk as statements
@@ -34,7 +35,14 @@ from loopnest.kir.lowered import Lowered
 from mutation.buffer_mutants import aliased, of_allocation, of_buffer
 from mutation.interfaces import changed_interfaces
 from mutation.mutant import Mutant
-from mutation.statement_mutants import clobbered, of_let, of_store, of_test, swapped_values
+from mutation.statement_mutants import (
+    clobbered,
+    of_let,
+    of_store,
+    of_test,
+    of_until,
+    swapped_values,
+)
 from mutation.thread_mutants import (
     of_arrival,
     of_barrier,
@@ -63,7 +71,7 @@ CORE = frozenset({
 KINDS = CORE | {
     "launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias", "redirect", "clobber",
     "type", "interface", "values", "constant", "operation", "swizzle", "atomic",
-    "flight", "tile",
+    "flight", "tile", "end",
 }  # fmt: skip
 """All kinds.
 
@@ -96,6 +104,7 @@ constant    another literal in a value
 operation   another operation in a value
 flight      copies in flight: an issue, a commit or a wait dropped or moved, a wait for more or less
 tile        drop it, run its body without it, put it under a test; digits of a fragment swapped
+end         a loop ends by the opposite condition, one step off, or before its last store
 atomic      a load, a computation and a store in place of an update in one step
 """
 
@@ -157,6 +166,7 @@ _OF: Mapping[type[Stmt], Callable[[Program, Any], Iterator[Mutant]]] = {
     Commit: of_commit,
     Wait: of_wait,
     Tile: of_tile,
+    Until: of_until,
     Launch: of_one_launch,
 }
 """What may be changed in a statement of each class."""

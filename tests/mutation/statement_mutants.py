@@ -10,10 +10,13 @@ from itertools import combinations
 from loopnest.kir import (
     If,
     Let,
+    Loop,
     Program,
     Stmt,
     Store,
+    Until,
 )
+from loopnest.kir import walk as statements
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
@@ -65,6 +68,24 @@ def _tests(condition: Expr) -> Iterator[tuple[str, Expr]]:
             for index, other in _without(left):
                 changed = Op(term.op, (other, right), dtypes.bool_)
                 yield f"'{term}' {index}", all_of([*rest, changed])
+
+
+def of_until(program: Program, node: Until) -> Iterator[Mutant]:
+    """Yield other ends of a loop; without one it runs on, and its result is the same."""
+    test = node.condition
+    others = [("by the opposite", Op("not", (test,), dtypes.bool_))]
+    if isinstance(test, Op) and test.op == "lt":
+        left, right = test.args
+        one = Const(1, left.dtype)
+        above = Op("lt", (Op("sub", (left, one), left.dtype), right), test.dtype)
+        others.append(("where it may not", above))
+    for text, condition in others:
+        new = replaced(program, node, replace(node, condition=condition))
+        yield Mutant("end", f"end {text}", new, node)
+    for body in [n.body for n, _ in statements(program.body) if isinstance(n, Loop)]:
+        if body[-1] is node and len(body) > 1:
+            early = replaced(program, body[-2], (replace(node), body[-2]))
+            yield Mutant("end", "end before a statement", replaced(early, node, None), node)
 
 
 def _without(index: Expr) -> Iterator[tuple[str, Expr]]:

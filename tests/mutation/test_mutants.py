@@ -68,7 +68,18 @@ def texts(kind: str, nest: str = NEST) -> list[str]:
     "kind",
     sorted(
         KINDS
-        - {"claim", "init", "identity", "clobber", "values", "swizzle", "atomic", "flight", "tile"}
+        - {
+            "claim",
+            "init",
+            "identity",
+            "clobber",
+            "values",
+            "swizzle",
+            "atomic",
+            "flight",
+            "tile",
+            "end",
+        }
     ),
 )
 def test_each_kind_is_made_and_changes_the_nest(kind: str) -> None:

@@ -30,6 +30,7 @@ from loopnest.kir import (
     StatementVisitor,
     Stmt,
     Store,
+    Until,
     Wait,
     bodies,
     expressions,
@@ -125,6 +126,7 @@ class _VisibleNames(StatementVisitor):
         undefined: the names whose values were loaded from buffers that nothing above stores to.
         tested: whether a test, or a loop that some threads do not run, stands around.
         issuing: whether an Issue does.
+        ending: the last statement of the loop around, where its iterations run in order.
     """
 
     program: Program
@@ -136,6 +138,7 @@ class _VisibleNames(StatementVisitor):
     undefined: dict[Local, Buffer] = field(default_factory=dict)
     tested: bool = False
     issuing: bool = False
+    ending: Stmt | None = None
 
     def body(self, statements: Iterable[Stmt]) -> Iterator[str]:
         """Yield the faults of statements; what one defines, the next ones may name."""
@@ -216,6 +219,15 @@ class _VisibleNames(StatementVisitor):
         yield from other._inner(node.orelse)
         self.stored |= other.stored
 
+    def visit_until(self, node: Until) -> Iterator[str]:
+        yield from self._value(node.condition, "the end of a loop")
+        if node is not self.ending:
+            yield _no_end(node)
+        if node.condition.dtype is not dtypes.bool_:
+            yield f"a loop ends by {node.condition}, of the type {node.condition.dtype}"
+        for buffer in self._not_stored(node.condition):
+            yield f"the end of a loop tests {buffer.name} before it is stored"
+
     def _not_stored(self, value: Expr) -> Iterator[Buffer]:
         """Yield the buffers that a value is computed from and that nothing above stores to."""
         for node in walk(value):
@@ -263,10 +275,13 @@ class _VisibleNames(StatementVisitor):
         if node.parallel.is_thread and self.program.launch_extent(node.parallel) is None:
             yield f"the loop over {name} is bound to {node.parallel.value}, which no launch has"
         yield from self._bounds(node)
+        yield from [_no_end(inner) for inner in node.body[:-1] if isinstance(inner, Until)]
         some = node.parallel.is_thread and self.program.launch_extent(node.parallel) is not (
             node.var.extent
         )
-        inner = replace(self, tested=True) if some else self
+        ordered = node.parallel.order == "ascending" and bool(node.body)
+        ending = node.body[-1] if ordered else None
+        inner = replace(self, tested=self.tested or some, ending=ending)
         yield from inner._inner(node.body, node.var)
 
     def _bounds(self, node: Loop) -> Iterator[str]:
@@ -312,6 +327,10 @@ class _VisibleNames(StatementVisitor):
                     pass
                 case _:
                     yield f"{where} holds {kind_of(node)}, of which no reader knows"
+
+
+def _no_end(node: Until) -> str:
+    return f"until {node.condition} is not the last statement of a loop that runs in order"
 
 
 def _copy_faults(node: Store, instruction: str) -> Iterator[str]:

@@ -331,6 +331,10 @@ class NestParser(ExprParser):
         """Read what waits for copies."""
         return kir.Wait(int(pending))
 
+    def until(self, _: int, condition: str) -> kir.Stmt:
+        """Read what ends a loop."""
+        return kir.Until(self.expression(condition))
+
     def let(self, _: int, name: str, value: str) -> kir.Stmt:
         """Read what defines a name."""
         match ast.parse(value, mode="eval").body:
@@ -471,6 +475,7 @@ FORMS: Mapping[str, tuple[str, str, Callable[..., kir.Stmt]]] = {
     "barrier ": (r"barrier (\w+)(?:\s+# (.*))?", _LINE, NestParser.barrier),
     "issue ": (r"issue ([\w.]+):", "issue instruction:", NestParser.issue),
     "wait ": (r"wait (\d+)", "wait groups", NestParser.wait),
+    "until ": (r"until (.*)", _LINE, NestParser.until),
     "let ": (r"let (\w+) = (.*)", _LINE, NestParser.let),
 }
 """By the word with which a line begins: its pattern, what it should be, and who reads its groups.

@@ -68,6 +68,9 @@ one after the other, each by threads of its own, as many as its extents say; one
 threads of the one before have ended, and sees all that they wrote. What a launch allocates and
 names ends with it; only arrays, workspace among them, last from one to the next.
 
+- `Until` is the last statement of a loop that runs in order, and ends it for a thread that finds
+  the condition true: no later iteration runs. Threads that meet in the loop must find the same.
+
 Two accesses to one element of SHARED or GLOBAL memory by different threads, one of them a store,
 race unless a barrier (or an arrival) orders them, or both belong to atomic stores. Stores of one
 equal value race too.
@@ -411,6 +414,16 @@ class Wait(Statement):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Until(Statement):
+    """End the loop whose last statement this is, where the condition holds."""
+
+    evaluates: ClassVar = ("condition",)
+    form: ClassVar = "until {node.condition}"
+    condition: Expr
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Tile(Statement):
     """One instruction on small matrices that a warp holds, with its behaviour as statements.
 
@@ -446,7 +459,7 @@ class Launch(Statement):
 
 Stmt: TypeAlias = (
     Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective
-    | Issue | Commit | Wait | Tile | Launch
+    | Issue | Commit | Wait | Until | Tile | Launch
 )  # fmt: skip
 S = TypeVar("S", bound="Stmt")
 EMPTY: Mapping[Buffer, Buffer] = MappingProxyType({})

@@ -70,6 +70,8 @@ class Machine(kir.StatementVisitor):
         )
         self.constants = setting.constants(scalars)
         self.folding: frozenset[kir.Store] = frozenset()
+        self.ending: Value = False
+        """Of the iteration that runs, in which lanes it is the last one."""
         self._turns = 0
         self._bind(arrays, {} if earlier is None else earlier.memory)
 
@@ -182,6 +184,21 @@ class Machine(kir.StatementVisitor):
     def visit_wait(self, node: kir.Wait, frame: Frame) -> None:
         """Wait for groups of copies."""
         self.flying.wait(node, frame)
+
+    def visit_until(self, node: kir.Until, frame: Frame) -> None:
+        """Take note of the lanes that end their loop."""
+        self.ending = self.eval.value(node.condition, frame)
+        self.together.require_defined(node.condition, "the condition", frame)
+
+    def going_on(self, frame: Frame) -> Frame | None:
+        """Return the lanes whose loop goes on behind an iteration; None where none does."""
+        ending, self.ending = self.ending, False
+        if not isinstance(ending, np.ndarray) or ending.size == 1:
+            return None if bool(ending) else frame
+        left = np.flatnonzero(~ending)
+        if left.size in (0, ending.size):
+            return frame if left.size else None
+        return frame.subset(left)
 
     def visit_let(self, node: kir.Let, frame: Frame) -> None:
         value = self.eval.value(node.value, frame)
@@ -345,10 +362,13 @@ class Machine(kir.StatementVisitor):
         self.folding = outer
 
     def _iterate(self, node: kir.Loop, extent: int, frame: Frame) -> None:
-        inner = frame.same_lanes()
+        inner: Frame | None = frame.same_lanes()
         for i in range(extent):
+            if inner is None:
+                break
             inner.restart(node.var, i)
             self.body(node.body, inner)
+            inner = self.going_on(inner)
 
     def _launch_loop(self, node: kir.Loop, extent: int, frame: Frame) -> None:
         number = self.eval.pure(LaunchIndex(node.parallel), frame)

@@ -95,10 +95,10 @@ class OrderedMachine(Machine):
             if isinstance(node, kir.Allocate):
                 self._make(node.storage, frame)
                 self._put_off.append((node, frame))
-            elif self._level_of(node) > self._level:
+            elif self._level_of(node) > self._level and not isinstance(node, kir.Until):
                 self._put_off.append((node, frame))
             else:
-                if kir.is_sync(node):
+                if kir.is_sync(node) or isinstance(node, kir.Until):
                     self._catch_up()
                 super().body((node,), frame)
 
@@ -152,10 +152,14 @@ class OrderedMachine(Machine):
         if self._level == THREAD:
             super()._iterate(node, extent, frame)
             return
+        going: Frame | None = frame
         for i in range(extent):  # what is put off keeps its iteration's frame
-            inner = frame.same_lanes()
+            if going is None:
+                break
+            inner = going.same_lanes()
             inner.define(node.var, i)
             self.body(node.body, inner)
+            going = self.going_on(inner)
 
     def visit_if(self, node: kir.If, frame: Frame) -> None:
         depends = self.setting.dependences

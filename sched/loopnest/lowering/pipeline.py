@@ -29,6 +29,7 @@ from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicate_elimination import fill_copies
 from loopnest.lowering.indexing.thread_ownership import check_readers
 from loopnest.lowering.indexing.unswitch import unswitch
+from loopnest.lowering.loops.early_exit import end_early
 from loopnest.lowering.loops.guarded_tree import ThreadData, idle_conditions, stored_apart
 from loopnest.lowering.loops.loop_plan import LoopPlan, group_loops, launch_extents
 from loopnest.lowering.loops.phase_nest import build_nest
@@ -263,6 +264,10 @@ def _unswitch(state: State) -> None:
     state.program = unswitch(state.program, state.plan.algebra)
 
 
+def _early_exit(state: State) -> None:
+    state.program = end_early(state.program, state.plan.forest.units, state.plan.algebra)
+
+
 def _renumber(state: State) -> None:
     state.program = renumber(state.program)
 
@@ -364,6 +369,10 @@ PASSES = (
          "bodies without tests where one test decides them all",
          "it lifts tests that are placed, and writes bodies twice",
          _unswitch, _whole),
+    LoweringPass("early_exit", "loops.early_exit",
+         "loops over steps that end where a condition of data holds",
+         "it adds a statement to each copy of a loop",
+         _early_exit, _whole),
     LoweringPass("renumber", "loops.renumber",
          "loop indices in order of appearance",
          "it changes names alone",

@@ -24,6 +24,8 @@ The way of the data:
 3. `symbolic` proves for all sizes by isl. `quasi_affine` makes polynomials of index expressions,
    `index_variables` has the variables of loops, `isl_spaces` those that stand for sums, products
    and quotients of them, `affine` the conditions and the matrices that isl reads.
+   Loops that end early are proved as if they ran to their end; `early_ends` shows that what they
+   leave out changes nothing.
 4. Where that ends, `enumeration` looks at every point at the small sizes of `size_choice`, on
    arrays of points (`point_arrays`).
 5. `collectives` executes what threads do together; `witness` names who and where for a `report`.

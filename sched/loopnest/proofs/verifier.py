@@ -21,6 +21,7 @@ from loopnest.proofs.affine import NotAffine
 from loopnest.proofs.barrier_necessity import necessity
 from loopnest.proofs.collectives.collective_contract import is_declared
 from loopnest.proofs.data_indices import Unbounded
+from loopnest.proofs.early_ends import early_ends
 from loopnest.proofs.empty_launches import empty_sizes, of_the_host
 from loopnest.proofs.enumeration import EnumeratedFacts
 from loopnest.proofs.live_points import LivePoints
@@ -59,8 +60,11 @@ from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
 _log = logging.getLogger("loopnest")
 
-_UNBOUND = ("outside of its loop", "before it is defined", "before it is stored")
-"""How the faults of a nest end that names or tests what has no value there."""
+_ILLEGAL = (
+    "outside of its loop", "before it is defined", "before it is stored",
+    "is not the last statement of a loop that runs in order",
+)  # fmt: skip
+"""How the faults of a nest end that names or tests what has no value there, or ends no loop."""
 
 
 @deep
@@ -156,7 +160,7 @@ def verify_program(
             wrong.append(Finding("collective", "refuted", text))
     for fault in program_faults(program):
         # isl would take such a name for one more size, and prove what no compiler can build.
-        if fault.endswith(_UNBOUND):
+        if fault.endswith(_ILLEGAL):
             wrong.append(Finding("scope", "refuted", fault))
     if wrong:
         return Report("refuted", tuple(wrong))
@@ -205,7 +209,11 @@ def _verify_one(program: kir.Program, math: MathSnapshot, given: dict[str, int])
         if not refuted:
             refuted = _other_values(model, math, given)
         return Report("refuted" if refuted else "unknown", tuple(refuted or problems))
-    return _decided(model, math, works, exchanges, given)
+    report = _decided(model, math, works, exchanges, given)
+    early = early_ends(model, math, given) if report.ok else None
+    if early is None:
+        return report
+    return Report("refuted" if early.status == "refuted" else "unknown", (early,), report.scope)
 
 
 def _verify_launches(program: kir.Program, math: MathSnapshot, given: Mapping[str, int]) -> Report:

@@ -203,11 +203,8 @@ class _ThreadWriter:
         match node:
             case kir.Loop():
                 self._loop(node, depth, pad, loops)
-            case kir.If():
-                put(f"{pad}if {self.text(node.condition)}:")
-                self._body(node.body, depth + 1, loops)
-                put(f"{pad}else:")
-                self._body(node.orelse, depth + 1, loops)
+            case kir.If() | kir.Until():
+                self._test(node, depth, pad, loops)
             case kir.Allocate():
                 number = self.numbers[node.storage]
                 shared = node.storage.memory in (Memory.SHARED, Memory.WARP)
@@ -232,6 +229,15 @@ class _ThreadWriter:
                 self._together(node, depth, pad, loops)
             case _:
                 assert_never(node)
+
+    def _test(self, node: kir.If | kir.Until, depth: int, pad: str, loops: tuple[str, ...]) -> None:
+        self.lines.append(f"{pad}if {self.text(node.condition)}:")
+        if isinstance(node, kir.Until):
+            self.lines.append(f"{pad} break")
+            return
+        self._body(node.body, depth + 1, loops)
+        self.lines.append(f"{pad}else:")
+        self._body(node.orelse, depth + 1, loops)
 
     def _together(
         self,

@@ -156,6 +156,10 @@ class ComputedRanges:
         plain = _of_type(tensor.dtype)
         if definition is None:
             return self._input(tensor, plain)
+        if definition.op == "until":
+            # The number of a step; who reads it asks before whether there is a step.
+            (steps,) = tensor.root
+            return Limits((ZERO,), (self.algebra.sub(steps.extent, ONE),))
         if definition.reducer is not None:
             # A part of a reduction may have folded no element.
             if tensor.is_factored:

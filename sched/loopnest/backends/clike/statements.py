@@ -27,6 +27,7 @@ from loopnest.kir import (
     StatementVisitor,
     Stmt,
     Store,
+    Until,
     Wait,
 )
 from loopnest.kir.atomic_updates import operation_of
@@ -208,6 +209,10 @@ class StatementPrinter(StatementVisitor, ABC):
             self.block("} else {", node.orelse)
         else:
             self.emit("}")
+
+    def visit_until(self, node: Until) -> None:
+        """Print the end of the loop around."""
+        self.emit(f"if ({self.format.format(node.condition)}) break;")
 
     def visit_other(self, node: Stmt, *_: object) -> None:
         if isinstance(node, (Shuffle, Arrive, Issue, Commit, Wait)):

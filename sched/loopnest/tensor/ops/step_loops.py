@@ -35,6 +35,7 @@ from loopnest.scalar.expr import (
 from loopnest.scalar.templates import coordinates
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
     Axis,
     axes_of,
@@ -57,12 +58,14 @@ def recur(
     step: Callable[..., object], initial: TensorView,
     over: TensorView | Sequence[TensorView] = (), axis: int = 0, steps: Extent | None = None,
     keep: str = "all", reverse: bool = False, depth: int = 1,
+    until: Callable[..., object] | None = None,
 ) -> TensorView: ...  # fmt: skip
 @overload
 def recur(
     step: Callable[..., object], initial: Sequence[object],
     over: TensorView | Sequence[TensorView] = (), axis: int = 0, steps: Extent | None = None,
     keep: str = "all", reverse: bool = False, depth: int = 1,
+    until: Callable[..., object] | None = None,
 ) -> tuple[TensorView, ...]: ...  # fmt: skip
 def recur(
     step: Callable[..., object],
@@ -73,6 +76,7 @@ def recur(
     keep: str = "all",
     reverse: bool = False,
     depth: int = 1,
+    until: Callable[..., object] | None = None,
 ) -> TensorView | tuple[TensorView, ...]:
     """Return the states of a loop that carries state: each is `step` of the one before.
 
@@ -93,11 +97,15 @@ def recur(
         reverse: whether to go from the end of `over`; the states stand where their elements do.
         depth: how many states back a step reads. With 2 or more each state is a tuple of so many
             tensors, oldest first, in `initial` and for `step`.
+        until: ends the loop early, with keep="last": called once, with the states behind a step, it
+            returns a bool of no axes. The result is the state behind the first step at which it
+            holds, or behind the last one. No state of an earlier step is asked, nor `initial`.
 
     Raises:
         DefinitionError: operands that are no tensors, lengths that differ, a step that changes the
             number, shape or type of states, or reads none of one; other flags than those named,
-            `reverse` with `depth` or without `over`, or a recur inside of a step.
+            `reverse` with `depth` or without `over`, `until` without keep="last" or with anything
+            but a bool of no axes that reads a state, or a recur inside of a step.
 
     >>> import numpy as np
     >>> import loopnest as ln
@@ -116,6 +124,8 @@ def recur(
     given = tuple([require_tensor("recur", x) for x in found])
     call = call_text("recur", (initial, *given), f"depth={depth}" if depth != 1 else "")
     _check_flags(call, keep, reverse, depth, bool(given))
+    if until is not None:
+        _check_until(call, until, keep)
     pasts = _pasts(call, initial, depth)
     fusion = pasts[0][0].fusion
     places = [normalized_axes("recur", x, axis)[0] for x in given]
@@ -123,7 +133,7 @@ def recur(
     if reverse:
         given = tuple([flip(x, place) for x, place in zip(given, places, strict=True)])
     alone = isinstance(initial, TensorView) or (depth > 1 and isinstance(initial[0], TensorView))
-    loop = _StepLoop(call, fusion, count, pasts, alone)
+    loop = _StepLoop(call, fusion, count, pasts, alone, until)
     mark, names = fusion.begin(), dict(fusion._names)
     try:
         states = loop.states(step, given, places, numbered=steps is not None)
@@ -134,7 +144,8 @@ def recur(
     finally:
         fusion.end()
     if keep == "last":
-        states = [_last(s, past[-1], count) for s, past in zip(states, pasts, strict=True)]
+        pairs = zip(states, pasts, strict=True)
+        states = [_last(s, past[-1], count, loop.reached) for s, past in pairs]
     elif reverse:
         states = [flip(state, 0) for state in states]
     return states[0] if loop.single else tuple(states)
@@ -150,6 +161,15 @@ def _check_flags(call: str, keep: object, reverse: object, depth: object, sliced
         raise DefinitionError(call, "reverse goes with a depth of 1", "flip what is sliced")
     if reverse and not sliced:
         raise DefinitionError(call, "nothing is sliced that could be reversed", "leave it out")
+
+
+def _check_until(call: str, until: object, keep: str) -> None:
+    if not callable(until):
+        found = f"until={show(until)} is no function"
+        raise DefinitionError(call, found, "give one of the states that returns a bool")
+    if keep != "last":
+        found = f"until= ends the loop early, and keep={show(keep)} asks for all states"
+        raise DefinitionError(call, found, 'use keep="last"')
 
 
 def _pasts(call: str, initial: object, depth: int) -> list[_Past]:
@@ -223,15 +243,23 @@ def _count(
     return lengths[0]
 
 
-def _last(states: TensorView, initial: TensorView, count: Expr) -> TensorView:
-    """Return the state after the last step; the initial one where there is no step."""
+def _last(
+    states: TensorView, initial: TensorView, count: Expr, reached: TensorView | None
+) -> TensorView:
+    """Return the state after the last step; the initial one where there is no step.
+
+    The last step is the one `reached`, where that is given.
+    """
     axes = axes_of(initial)
     own = tuple([Coordinate(n) for n in range(len(axes))])
+    made = [states] if reached is None else [states, reached]
     back = states.fusion.algebra.sub(count, ONE)
-    reads = (Read(initial, own), Read(states, (back, *own)))
+    if reached is not None:
+        back = cast(Arg(2, reached.dtype), dtypes.index)
+    reads = (Read(initial, own), Read(states, (back, *own)), *[Read(t, ()) for t in made[1:]])
     some = Op("lt", (ZERO, count), dtypes.bool_)
     found = _chosen(some, Arg(1, states.dtype), Arg(0, states.dtype), states.dtype)
-    return define(states.fusion, "last", (states,), reads, axes, states.dtype, found)
+    return define(states.fusion, "last", tuple(made), reads, axes, states.dtype, found)
 
 
 def _chosen(condition: Expr, yes: Expr, no: Expr, dtype: DType) -> Expr:
@@ -250,6 +278,8 @@ class _StepLoop:
         count: the number of steps.
         pasts: the initial states.
         single: whether there is one state, given alone.
+        until: whether the states behind a step end the loop.
+        reached: the number of the step that is the last one, where there is `until`.
     """
 
     call: str
@@ -257,6 +287,8 @@ class _StepLoop:
     count: Expr
     pasts: list[_Past]
     single: bool
+    until: Callable[..., object] | None = None
+    reached: TensorView | None = None
 
     def states(
         self,
@@ -275,6 +307,8 @@ class _StepLoop:
         number = [self._of_one_step([], dtypes.int64)] if numbered else []
         known = len(self.fusion.tensors)
         found = self._stepped(step, before, [*sliced, *number])
+        ends = None if self.until is None else self._ended(self.until, found)
+        self._require_read(before, found, ends)
         traced = self.fusion.tensors[known:]
         starts = [t for past in before for t in past]
         self._lift([*starts, *sliced, *number], traced)
@@ -287,15 +321,18 @@ class _StepLoop:
         for tensor in number:
             steps = cast(Coordinate(0), dtypes.int64)
             tensor.define(Definition("step", (), (), (tensor,), (steps,)))
-        apart = _apart(before, found)
-        states = [
-            self._state(past[-1], after, own if number in apart else ())
-            for number, (past, after, own) in enumerate(zip(self.pasts, found, before, strict=True))
-        ]
+        loops = _loops(before, found if ends is None else [*found, ends])
+        states = []
+        for place, (past, after, own) in enumerate(zip(self.pasts, found, before, strict=True)):
+            apart = any(loops.get(tensor) != loops[place] for tensor in own)
+            states.append(self._state(past[-1], after, own if apart else ()))
+        if ends is not None:
+            others = [t for t in starts if loops.get(t) != loops[len(found)]]
+            self.reached = self._reached(ends, others)
         for state, own, past in zip(states, before, self.pasts, strict=True):
             for back, tensor in enumerate(reversed(own), 1):
                 tensor.define(self._earlier(tensor, state, past, back))
-        self._share(starts, states)
+        self._share(starts, states if self.reached is None else [*states, self.reached])
         return states
 
     def _of_one_step(self, axes: Sequence[Axis], dtype: DType) -> TensorView:
@@ -320,11 +357,60 @@ class _StepLoop:
             if tensor.fusion is not self.fusion:
                 raise DefinitionError(self.call, f"{tensor.name} is of another fusion", "")
             _require_alike(self.call, f"what the step makes of state {number}", tensor, past[-1])
-        for number, past in enumerate(before):
-            if not any(t.consumers or t in tensors for t in past):
+        return tensors
+
+    def _require_read(
+        self, before: Sequence[_Past], after: Sequence[TensorView], ends: TensorView | None
+    ) -> None:
+        """Refuse a state that neither a step nor the end of the loop reads."""
+        needed = set() if ends is None else _computed_from(ends)
+        for number, (past, tensor) in enumerate(zip(before, after, strict=True)):
+            read = any(t.consumers or t in after for t in past)
+            if not read and tensor not in needed:
                 what = f"no step reads state {number}, {self.pasts[number][-1].name}"
                 raise DefinitionError(self.call, what, "leave it out, and compute it for all steps")
-        return tensors
+
+    def _ended(self, until: Callable[..., object], after: Sequence[TensorView]) -> TensorView:
+        """Return whether the states that a step makes end the loop."""
+        known = len(self.fusion.tensors)
+        made = until(*after)
+        if not isinstance(made, TensorView):
+            what = f"until returns {show(made)}"
+            raise DefinitionError(self.call, what, "return a bool of no axes, by the states")
+        if made.fusion is not self.fusion:
+            raise DefinitionError(self.call, f"{made.name} is of another fusion", "")
+        if made.domain.logical or made.dtype is not dtypes.bool_:
+            raise DefinitionError(
+                self.call,
+                f"until returns {made.name}, which is {_shape(made)}",
+                "return a bool of no axes: compare a number, or take ln.any or ln.all",
+            )
+        if made in self.fusion.tensors[:known] or _computed_from(made).isdisjoint(after):
+            what = f"until returns {made.name}, which reads no state"
+            raise DefinitionError(self.call, what, "compute it of the states that it is given")
+        return made
+
+    def _reached(self, ends: TensorView, before: Sequence[TensorView]) -> TensorView:
+        """Return the number of the first step at which the loop ends, or of the last one.
+
+        It is the least of such numbers, which no step behind the first one changes. It shares the
+        loop of all states: of those in `before`, which lead to it by nothing else, it needs no
+        element.
+        """
+        last = self.fusion.algebra.sub(self.count, ONE)
+        number, final = cast(Coordinate(0), dtypes.int64), cast(last, dtypes.int64)
+        value = Op("where", (Arg(0, dtypes.bool_), number, final), dtypes.int64)
+        steps = (Coordinate(0),)
+        reads = [Read(ends, steps if ends.domain.root else ())]
+        for tensor in before:
+            reads.append(Read(tensor, (*steps, *[ZERO] * (len(tensor.domain.root) - 1))))
+        reached = self._of_one_step([(self.count, IterKind.REDUCTION)], dtypes.int64)
+        least = reducers.MIN.of(dtypes.int64)
+        definition = Definition(
+            "until", (ends,), tuple(reads), (reached,), (value,), least, "first step"
+        )
+        reached.define(definition)
+        return reached
 
     # From one step to all of them
 
@@ -404,26 +490,28 @@ class _StepLoop:
             change(tensor, "_compute_at_pos", 1)
 
 
-def _apart(before: Sequence[_Past], after: Sequence[TensorView]) -> set[int]:
-    """Return the states that share no loop with what reads them, by what a step computes.
+def _computed_from(tensor: TensorView) -> set[TensorView]:
+    """Return a tensor, and all that it is computed from."""
+    needed, stack = {tensor}, [tensor]
+    while stack:
+        fresh = [p for p in stack.pop().producers if p not in needed]
+        needed.update(fresh)
+        stack += fresh
+    return needed
 
-    A loop joins what a step starts from and the states that it makes of that.
+
+def _loops(before: Sequence[_Past], after: Sequence[TensorView]) -> dict[TensorView | int, int]:
+    """Return which loop is joined by what a step computes, of its starts and, by number, `after`.
+
+    A loop joins what a step starts from and what it makes of that.
     """
     joined: list[set[TensorView | int]] = []
     for number, tensor in enumerate(after):
-        needed, stack = {tensor}, [tensor]
-        while stack:
-            fresh = [p for p in stack.pop().producers if p not in needed]
-            needed.update(fresh)
-            stack += fresh
+        needed = _computed_from(tensor)
         mine: set[TensorView | int] = {number, *[t for past in before for t in past if t in needed]}
         rest = [other for other in joined if other.isdisjoint(mine)]
         joined = [*rest, mine.union(*[other for other in joined if not other.isdisjoint(mine)])]
-    together = {part: place for place, group in enumerate(joined) for part in group}
-    return {
-        number for number, past in enumerate(before)
-        if any(together.get(t) != together[number] for t in past)
-    }  # fmt: skip
+    return {part: place for place, group in enumerate(joined) for part in group}
 
 
 def _lifted(found: Definition, lifted: set[TensorView]) -> Definition:

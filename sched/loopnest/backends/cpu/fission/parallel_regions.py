@@ -24,7 +24,7 @@ from typing import TypeAlias
 from loopnest.backends.cpu.fission.loop_interchange import is_formula
 from loopnest.backends.cpu.fission.shuffle_loads import is_swap
 from loopnest.base.errors import InternalError
-from loopnest.kir import Allocate, Arrive, Barrier, If, Let, Loop, Shuffle, Stmt
+from loopnest.kir import Allocate, Arrive, Barrier, If, Let, Loop, Shuffle, Stmt, Until
 from loopnest.kir import walk as walk_statements
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
@@ -191,6 +191,8 @@ class Cutter:
                 self._fork_loop(node, found, guards)
             case If() if self._is_parted(node):
                 self._fork_if(node, found, guards)
+            case Until():
+                found.close(replace(node, condition=self._end(node.condition, found, guards)))
             case Barrier() | Shuffle() | Arrive() if self.threads.parts(node):
                 self._meet(node, found, guards)
             case _:
@@ -247,6 +249,14 @@ class Cutter:
         kind = node.parallel if shared else ParallelType.serial
         loop = replace(node, parallel=kind, body=())
         found.close(Fork(loop, (self._listing(node.body, guards),)))
+
+    def _end(self, test: Expr, found: Listing, guards: tuple[Expr, ...]) -> Expr:
+        """Return what ends a loop that all threads run together: what the first one finds."""
+        if not self.is_uniform(test):
+            test = decided = self._name("ended", test, found, guards)
+            self.decided[decided] = None
+        found.close()
+        return test
 
     def _fork_if(self, node: If, found: Listing, guards: tuple[Expr, ...]) -> None:
         test = node.condition

@@ -52,6 +52,7 @@ from loopnest.kir import (
     Stmt,
     Store,
     Tile,
+    Until,
     Wait,
     expressions,
     holds_sync,
@@ -483,17 +484,22 @@ class _Spread:
                 case Shuffle(value=Local() as value):
                     ends = self.names[value], self.names[item.var]
                     result.append(swap(item, *ends, self.threads.threads, self.maker))
+                case Until():
+                    result.append(replace(item, condition=self._decided(item.condition)))
                 case _:
                     result.append(item)
         return result
 
+    def _decided(self, test: Expr) -> Expr:
+        """Return a condition of all threads; where the first one decides, what that one found."""
+        if isinstance(test, Local) and test in self.cut.decided:
+            return self.names[test].of_first()
+        return test
+
     def _fork(self, fork: Fork) -> Stmt:
         node = fork.node
         if isinstance(node, If):
-            test = node.condition
-            if isinstance(test, Local) and test in self.cut.decided:
-                test = self.names[test].of_first()
-            node = If(test, (), (), node.reason, node.origin)
+            node = If(self._decided(node.condition), (), (), node.reason, node.origin)
         return with_bodies(node, tuple([tuple(self._listing(b)) for b in fork.branches]))
 
     def _region(self, region: Region, listing: Listing) -> tuple[Stmt, ...]:
