@@ -299,6 +299,15 @@ def test_threads_without_a_key_test_none(parallel: PT, launched: int) -> None:
             np.testing.assert_array_equal(one, other)
 
 
+def test_where_no_thread_starts_no_key_is_tested() -> None:
+    """At N = 0 the host does once what stands outside of the loops over threads."""
+    f, key, h = histogram()
+    h.axis(1).parallelize(PT.grid_y)
+    key.axis(0).parallelize(PT.grid_y)
+    assert ln.verify(ln.lower(f)).all_sizes
+    judge(f)
+
+
 def test_a_test_that_stays_behind_shields_the_data_of_its_threads() -> None:
     with ln.Fusion("histogram") as f:
         k = f.input("k", (4,), ln.int32)

@@ -159,8 +159,11 @@ class ThreadData:
         return any(dimension in self.stored.get(load.buffer, ()) for load in loads(term))
 
     def covers(self, dimension: ParallelType, extent: Expr) -> bool:
-        """Whether all threads along a dimension run a loop."""
-        return self.launch.get(dimension) is extent
+        """Whether all threads along a dimension run a loop, and the host is none in their place.
+
+        Where a symbolic extent is 0, no thread stores data, and the host comes by the test.
+        """
+        return self.launch.get(dimension) is extent and isinstance(extent, Const)
 
 
 def stored_apart(tree: Tree, around: frozenset[ParallelType] = frozenset()) -> _Stored:
