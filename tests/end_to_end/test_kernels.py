@@ -44,8 +44,13 @@ def size_cases(kernel, names):
     rows = kernel.name in ("batchnorm", "rope")
     divisible = {**DIVISIBLE, **({"H": 2} if heads else {}), **({"N": 64} if rows else {})}
     odd = {**ODD, "H": 3} if heads else ODD
-    if kernel.name in ("lstm_sequence", "smith_waterman"):  # each step is as the one before
+    if kernel.name in (
+        "lstm_sequence",
+        "seidel2d",
+        "smith_waterman",
+    ):  # each step is as the one before
         few = {"T": 3, "M": 32, "N": 8, "H": 32}, {"T": 3, "M": 11, "N": 7, "H": 19}
+        few = {**few[0], "S": 2}, {**few[1], "S": 3}
         divisible, odd = {**divisible, **few[0]}, {**odd, **few[1]}
     yield {name: divisible[name] for name in names}
     yield {name: odd[name] for name in names}
