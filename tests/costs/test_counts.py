@@ -286,6 +286,22 @@ def test_a_profile_as_numbers():
     assert np.isfinite(found.wide_accesses)
 
 
+@pytest.mark.parametrize(("rows", "there"), [(4, 4), (1 << 20, 132 * 32)])
+def test_latency_bounds_the_time_of_few_bytes_in_flight(rows, there):
+    """Of 132 multiprocessors with room for 32 blocks each, those threads load that there are."""
+    with ln.Fusion("copied") as f:
+        f.output(f.input("x", ("N", 32), ln.float32) * 2.0, "y")
+    f["y"].parallelize({0: GRID, 1: BLOCK})
+    found = ln.profile(ln.lower(f), N=rows)
+    if found.resources is None:
+        assert [roof for roof in found.roofs if roof.name == "latency"] == []
+        pytest.skip("no NVRTC: occupancy is unknown")
+    (roof,) = [roof for roof in found.roofs if roof.name == "latency"]
+    read, at_once = rows * 128, there * 32 * 4
+    assert roof.seconds == pytest.approx(read * 700e-9 / at_once)
+    assert roof.formula == f"{read} bytes that must be read * 700 ns / {at_once} bytes in flight"
+
+
 @pytest.mark.parametrize("dtype", [ln.float16, ln.float32])
 def test_products_of_tensor_cores(dtype):
     """Products by instructions are no arithmetic of lanes, and rows of slices have no conflicts."""

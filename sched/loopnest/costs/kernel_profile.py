@@ -242,7 +242,27 @@ class Profile:
                  f"{shared} wavefronts / (1 a cycle of a multiprocessor)"),
         ]  # fmt: skip
         found = [roof for roof in found if roof.name != "tensor cores" or self.products]
+        found += self._latency()
         return tuple(sorted(found, key=lambda roof: -roof.seconds))
+
+    def _latency(self) -> Iterator[Roof]:
+        """Yield what latency leaves of the bandwidth, by Little's law: bytes in flight / latency.
+
+        Nothing where `resources` is None: occupancy follows from registers.
+        """
+        held, device = self.occupancy, self.device
+        if held is None or not self.in_flight:
+            return
+        most = held.blocks * device.multiprocessors
+        shapes = [(math.prod(one.grid), math.prod(one.block)) for one in self.launches]
+        at_once = max([min(blocks, most) * threads for blocks, threads in shapes]) * self.in_flight
+        read = sum([min(tensor.read, tensor.least) for tensor in self.tensors])
+        if at_once:
+            yield Roof(
+                "latency", read * device.latency / at_once,
+                f"{read} bytes that must be read * {device.latency * 1e9:.0f} ns / {at_once} bytes "
+                "in flight",
+            )  # fmt: skip
 
     @property
     def _of_16_bits(self) -> int:
