@@ -145,6 +145,31 @@ def test_text():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "schedule", "why", "remedy"),
+    [
+        ("argmax", "gpu", "T1: one lane of each warp stores",
+         "none while warps fold together; at most 32 threads along it are one warp"),
+        ("column_sum", "gpu", "y is computed in the last block of T2",
+         "a launch of its own for what reads T2 (new_launch), or no grid axis in T2"),
+        ("column_sum", "gpu", "y: split by 32 need not divide D // 4", 'f.assume("D % 128 == 0")'),
+        ("concatenate", "cpu", "T5: tile with halo need not divide E",
+         "none by sizes: a halo reaches past the border; at position 0 there is no halo"),
+        ("grid_sum", "gpu", "T2: so many blocks left a part",
+         "none: the last block has its own number of threads"),
+        ("jacobi3d", "gpu", "T1: split by 32 need not divide 340",
+         "none: no factor beside the other splits divides 340"),
+    ],
+)  # fmt: skip
+def test_what_removes_a_test_or_that_nothing_does(name, schedule, why, remedy):
+    (kernel,) = {case.values[0] for case in CASES if case.values[0].name == name}
+    found = {
+        (note.why, note.remedy) for one in ln.explain(kernel.lower(schedule)) for note in one.tests
+    }
+    assert (why, remedy) in found
+    assert [own for own in found if not own[1]] == []
+
+
 def test_a_static_size_has_a_factor():
     f, t, y = rows(18)
     y.split(0, 4)

@@ -288,6 +288,16 @@ def test_comparisons_that_are_decided() -> None:
     assert not algebra.equal(N, M)
 
 
+def test_quotients_of_one_size_are_compared() -> None:
+    """N // 4 >= N // 128 * 32, and not more: N may be 127."""
+    algebra = Simplifier()
+    fine, coarse = op("floordiv", N, 4), op("floordiv", N, 128)
+    assert algebra.holds_le(op("mul", coarse, 32), fine)
+    assert not algebra.holds_le(op("add", op("mul", coarse, 32), 1), fine)
+    assert not algebra.holds_le(op("mul", coarse, 33), fine)
+    assert not algebra.holds_le(fine, op("mul", coarse, 32))
+
+
 def test_a_size_may_be_0_where_positivity_counts() -> None:
     """Inside a loop over N, N >= 1 is taken for granted; at a launch it is not."""
     algebra = Simplifier()

@@ -104,6 +104,9 @@ class AtomBounds:
         # N - 1 has a negative coefficient; with N = N' + 1, N' >= 0, it has none.
         if all(c >= 0 for c in self._shifted(low, least).values()):
             return True
+        coarse = _coarse(low)
+        if coarse is not low and all(c >= 0 for c in self._shifted(coarse, least).values()):
+            return True
         return bool(self.algebra.solved) and self._solved_nonnegative(low, least)
 
     def _solved_nonnegative(self, low: Poly, least: Callable[[Expr], int]) -> bool:
@@ -230,6 +233,25 @@ def _shape(poly: Poly) -> tuple[object, ...]:
                 parts.append(atom)
         parts.append(count)
     return tuple(parts)
+
+
+def _coarse(poly: Poly) -> Poly:
+    """Return a bound from below with fewer quotients: N // 4 is at least N // 128 * 32."""
+    quotients = {
+        atom: count
+        for term, count in poly.items()
+        if len(term) == 1 and isinstance(atom := term[0], Op) and atom.op == "floordiv"
+    }
+    for fine, count in quotients.items():
+        for coarse, taken in quotients.items():
+            whole, by, times = fine.args[0], fine.args[1], coarse.args[1]
+            if coarse.args[0] is not whole or not isinstance(by, Const) or count < 0 or taken > 0:
+                continue
+            if isinstance(times, Const) and int(times.value) % int(by.value) == 0:
+                result = {**poly, (coarse,): taken + count * (int(times.value) // int(by.value))}
+                del result[fine,]
+                return result
+    return poly
 
 
 def _low_of(atom: Expr) -> Poly:

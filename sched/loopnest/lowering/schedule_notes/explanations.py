@@ -306,8 +306,31 @@ def _test_note(lowering: Lowering, test: _PlacedTest, trials: _Trials) -> Note:
     return Note(subject, asked, became, why, remedy, origin or test.origin)
 
 
+_OTHER_WAYS = (
+    (
+        r"(one|the last) lane of each warp stores|warps before this one",
+        "none while warps fold together; at most 32 threads along it are one warp",
+    ),
+    (r"so many blocks left a part", "none: the last block has its own number of threads"),
+    (
+        r"\w+ is computed in the last block of (\w+)",
+        r"a launch of its own for what reads \1 (new_launch), or no grid axis in \1",
+    ),
+    (
+        r"elsewhere nothing is taken in|\w+ takes nothing in elsewhere",
+        "none: it leaves out what the mask of the math leaves out",
+    ),
+    (r"split by \d+ need not divide (\d+)", r"none: no factor beside the other splits divides \1"),
+    (
+        r"a tile with halo begins in front of the first element|tile with halo need not divide .*",
+        "none by sizes: a halo reaches past the border; at position 0 there is no halo",
+    ),
+)
+"""What is to be done about tests that no assumption and no factor decides, by their reason."""
+
+
 def _kept(lowering: Lowering, reason: str) -> str:
-    """Return what removes a test that no assumption and no factor decides."""
+    """Return what removes a test that no assumption and no factor decides, or why nothing does."""
     unused = re.fullmatch(r"(\w+) does not use (\w+), so one writes it", reason)
     if unused:
         return f"bind an axis of {unused[1]} to {unused[2]}"
@@ -315,4 +338,9 @@ def _kept(lowering: Lowering, reason: str) -> str:
         ahead = [t for t, held in lowering.held.items() if reason.startswith(f"{held.name}: ")]
         calls = [call for t in ahead if (call := lowering.call("stages", t))]
         return f"leave out {calls[0].call}" if calls else ""
+    told = reason.partition(": ")[2] or reason
+    for pattern, way in _OTHER_WAYS:
+        found = re.fullmatch(pattern, told)
+        if found:
+            return found.expand(way)
     return ""
