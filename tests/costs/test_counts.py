@@ -281,7 +281,8 @@ def test_a_profile_as_numbers():
     assert told["bytes_least"] == 100 * 256 * 4 + 100 * 4
     assert told["device"] == "A100"
     assert math.isclose(told["gmem_ratio"], (100 * 256 * 4 + 100 * 32) / told["bytes_least"])
-    assert next(r["name"] for r in told["roofs"]) in ("memory", "special functions")
+    others = [r["name"] for r in told["roofs"] if r["name"] != "latency"]
+    assert others[0] in ("memory", "special functions")
     assert "<caption>" in found._repr_html_()
     assert np.isfinite(found.wide_accesses)
 
