@@ -532,5 +532,46 @@ def cpu(f, rows=ln.choice(None, 4, 6, 8), parts=ln.choice(2, 1, 3), lanes=None):
     f.inline_most(widened(f), replay=True)
 
 
+@gemm.schedule("cpu_dot")
+def cpu_dot(f, rows=8, parts=2, columns=8):
+    """As "cpu", by an instruction that sums two products in each of 16 lanes (AVX-512 BF16).
+
+    The sums of `rows` rows and `parts` vectors stay in registers. The columns of b that a core
+    needs are packed first, the two terms that a lane takes side by side; so are `rows` rows of a,
+    for `columns` tiles of c. What lies outside of a and b is 0 in these copies: no tile is tested.
+
+    The same loops run without the instruction where a processor lacks it. Types other than
+    bfloat16, for which there is none, take the schedule "cpu".
+    """
+    if f["a"].dtype is not ln.bfloat16:
+        cpu(f)
+        return
+    c = f["c"]
+    (product,) = c.producers
+    row = ln.instructions["dot.n16k2.f32.bf16"]
+    lanes, depth = row.extents["n"], row.extents["k"]
+    total = c.cache_before()
+    left, right = [f[name].cache_after() for name in ("a", "b")]
+    c.split("N", lanes)
+    c.split(1, parts).split(1, columns)
+    c.split("M", rows)
+    c.reorder({2: 0, 0: 1, 3: 2, 1: 3})  # [N / 256, M / 8, 8, 8, 2, 16]
+    c.axis(0).parallelize(ln.ParallelType.cpu_parallel)
+    right.compute_at(c, 1)
+    left.compute_at(c, 2)
+    total.compute_at(c, 3)
+    total.split(-1, depth)
+    total.reorder({-2: 3})  # [N / 256, M / 8, 8, K / 2, 8, 2, 16, 2]
+    left.split(-1, depth)  # [M / 8, 8, K / 2, 2]
+    right.split(-1, depth)
+    right.reorder({-2: 2})  # [N / 256, 8, K / 2, 2, 16, 2]
+    total.instruct(row.name, axes=(-2, -1))
+    total.parallelize({4: ln.ParallelType.unroll, 5: ln.ParallelType.unroll})
+    left.axis(1).parallelize(ln.ParallelType.unswitch)
+    right.parallelize({2: ln.ParallelType.unswitch, -1: ln.ParallelType.unroll})
+    product.compute_at(total, -1)
+    f.inline_most([*product.producers, *widened(f)], replay=True)
+
+
 if __name__ == "__main__":
     ln.main()

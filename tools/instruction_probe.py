@@ -19,19 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 import loopnest as ln
+from loopnest.backends.clike.identifiers import function_name
 from loopnest.backends.cuda.driver import gpu_driver
 from loopnest.backends.cuda.driver.device_array import DeviceMemory
 from loopnest.backends.cuda.driver.gpu_driver import Driver, DriverLaunch
-from loopnest.backends.cuda.printing.cuda_printer import (
-    device_function,
-    function_name,
-    with_operands,
-    word_count,
-)
+from loopnest.backends.cuda.printing.cuda_printer import device_function, word_count
 from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHITECTURES = ("sm_80", "sm_90")
+ROWS = {name: row for name, row in ln.instructions.items() if row.ptx}
 WARP = 32
 BASE = 100
 """Elements are told apart by two digits to this base: small integers, exact in every type."""
@@ -113,7 +110,7 @@ def copy_kernel(row: ln.Instruction) -> str:
     """Return a kernel whose threads copy 4, 8 and 16 bytes, all and some of them, and wait."""
     cases = []
     for place, (size, taken) in enumerate(COPIES):
-        text = with_operands(row.ptx, {"d": "%0", "s": "%1", "bytes": "%2", "taken": "%3"})
+        text = row.ptx.format_map({"d": "%0", "s": "%1", "bytes": "%2", "taken": "%3"})
         cases.append(
             f'  asm volatile("{text}" :: "r"(to + {place * 16}), "l"(from), '
             f'"n"({size}), "r"({taken}) : "memory");'
@@ -482,7 +479,7 @@ def markdown(
 
 def compile_all() -> None:
     """Compile the kernels of all rows for the architectures, without a GPU."""
-    for name, row in ln.instructions.items():
+    for name, row in ROWS.items():
         for arch in ARCHITECTURES:
             code = compile_cuda(kernel_text(row), arch).cubin
             click.echo(f"{name} {arch}: {len(code)} bytes")
@@ -491,7 +488,7 @@ def compile_all() -> None:
 def measure(gpu: Gpu) -> tuple[dict[str, dict[str, list[str]]], dict[str, list[Any]]]:
     """Return what is wrong with each operand, and what is known of sums, of all rows."""
     lanes, sums = {}, {}
-    for name, row in ln.instructions.items():
+    for name, row in ROWS.items():
         if row.scope == "thread":
             lanes[name] = copy_findings(row, gpu)
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import loopnest as ln
 from helpers.cuda_on_cpu import CpuGpu
 from helpers.fake_gpu import plug_in
 from kernels.attention import attention, attention_causal
+from loopnest.kir.legal_program import program_faults
+from loopnest.lowering import watchers
 from loopnest.proofs.verifier import verify_program
 from mutation.mutants import mutants
 
@@ -111,6 +114,20 @@ WRONG = [
 @pytest.fixture(scope="module")
 def small():
     return attention.lower("gpu_mma", dtype=ln.float16, warps=2, tile=16, width=16)._lowered
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+def test_each_pass_keeps_the_nest_legal(kernel, dtype, monkeypatch):
+    """Stages before tests are gone from tiles can be shown, and kernels travel with them."""
+    monkeypatch.setenv("LOOPNEST_PASSES", "verify")
+    monkeypatch.setattr(watchers, "ORDERED", ())  # what is proved, is proved above
+    lowered = kernel.lower("gpu_mma", dtype=dtype)
+    assert program_faults(lowered.program) == []
+    again = pickle.loads(pickle.dumps(lowered))
+    assert str(again) == str(lowered)
+    assert list(again.stages) == list(lowered.stages)
+    assert again.stages["indexing"] == lowered.stages["indexing"]
 
 
 @pytest.fixture(scope="module")

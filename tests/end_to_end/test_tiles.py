@@ -20,7 +20,7 @@ from mutation.mutants import mutants
 from mutation.subjects import keys_in, load
 
 ROOT = Path(__file__).parents[2]
-ROWS = [name for name, row in ln.instructions.items() if not row.is_move]
+ROWS = [name for name, row in ln.instructions.items() if row.ptx and not row.is_move]
 F16 = "mma.m16n8k16.f32.f16"
 
 

@@ -44,6 +44,10 @@ def test_the_statements_of_the_rows() -> None:
         "mma.m16n8k16.f32.bf16": "d[m, n] = d[m, n] + float32(a[m, k]) * float32(b[k, n])",
         "mma.m16n8k8.f32.tf32": "d[m, n] = d[m, n] + a[m, k] * b[k, n]",
         "mma.m16n8k32.s32.s8": "d[m, n] = d[m, n] + int32(a[m, k]) * int32(b[k, n])",
+        "dot.n16k2.f32.bf16": "d[n] = d[n] + float32(a[k]) * float32(b[k, n])",
+        "dot.n16k2.s32.s16": "d[n] = d[n] + int32(a[k]) * int32(b[k, n])",
+        "dot.n16k4.s32.u8.s8": "d[n] = d[n] + int32(a[k]) * int32(b[k, n])",
+        "dot.n16k4.s32.s8": "d[n] = d[n] + int32(a[k]) * int32(b[k, n])",
         "cp.async": "d[byte] = s[byte]",
         **{
             f"ldmatrix.x{count}{trans}": "d[matrix, row, byte] = s[matrix, row, byte]"
@@ -132,10 +136,36 @@ REFUSED = [
     ],
     *[
         ({field: value}, f": {field}={value!r}; it is a text")
-        for field in ("behaviour", "ptx", "arch", "witness")
+        for field in ("behaviour", "ptx", "arch", "witness", "c")
         for value in (None, 3)
     ],
     ({"ptx": "mma {"}, ": its ptx 'mma {' cannot be read; write {{ and }} for braces of the text"),
+    (
+        {"c": "f({d});"},
+        ": it has a c, and the scope warp; a row for C has the scope thread, and no ptx",
+    ),
+    (
+        {"c": "f({d});", "scope": "thread", "ptx": "f {d};"},
+        ": it has a c, and a ptx; a row for C has the scope thread, and no ptx",
+    ),
+    (
+        {"c": "f({d});", "scope": "thread"},
+        ": arch='sm_80'; use the form \"avx512bf16\" for a row with a c",
+    ),
+    (
+        {"c": "f({x});", "scope": "thread", "arch": "avx2"},
+        ": its c names 'x'; the operands are d, a",
+    ),
+    (
+        {"c": "f({", "scope": "thread", "arch": "avx2"},
+        ": its c 'f({' cannot be read; write {{ and }} for braces of the text",
+    ),
+    (
+        {"c": "f({d});", "scope": "thread", "arch": "avx2"},
+        ": operand d is in warp memory and has a fragment; operands in ln.LOCAL have one, and no "
+        "others",
+    ),
+    ({"flushes": 1}, ": flushes=1; it is True or False"),
     ({"operands": None}, ": operands=None; it is role -> ln.Operand"),
     ({"operands": {"d": WHOLE, 3: WHOLE}}, ": the role 3; a role is a name, as in Python"),
     ({"operands": {"d": WHOLE, "a": 3}}, ": operand a is 3; it is an ln.Operand"),

@@ -186,7 +186,8 @@ def _moved(program: Program, node: Commit | Wait, name: str) -> Iterator[Mutant]
 def of_tile(program: Program, node: Tile) -> Iterator[Mutant]:
     """Yield tiles that are left out or not whole, and what they declare otherwise."""
     yield Mutant("tile", "drop tile", replaced(program, node, None), node)
-    yield Mutant("tile", "the body without a tile", replaced(program, node, node.body), node)
+    if node.over_lanes:  # that of one thread is its body
+        yield Mutant("tile", "the body without a tile", replaced(program, node, node.body), node)
     tests = [(d.value, LaunchIndex(d)) for d, _ in program.launch if d.is_block]
     tests += [
         (outer.var.name, outer.var)
@@ -199,7 +200,8 @@ def of_tile(program: Program, node: Tile) -> Iterator[Mutant]:
         text = f"tile only where {name} is 0"
         yield Mutant("tile", text, replaced(program, node, test), node)
     for row in instructions.values():
-        if row.scope == "warp" and row.name != node.instruction:
+        alike = row.scope == instructions[node.instruction].scope and not row.completion
+        if alike and row.name != node.instruction:
             new = replace(node, instruction=row.name)
             text = f"claim of tile: {row.name} instead of {node.instruction}"
             yield Mutant("claim", text, replaced(program, node, new), node)

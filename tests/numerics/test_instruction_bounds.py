@@ -14,7 +14,11 @@ from helpers.mma_gemm import mma_gemm
 from helpers.tensor_cores import TF32, Array, cut, tensor_core_product
 from loopnest.kir import instruction_table
 
-FLOATS = [n for n, r in ln.instructions.items() if not r.is_move and r.operands["d"].dtype.is_float]
+FLOATS = [
+    n
+    for n, r in ln.instructions.items()
+    if r.ptx and not r.is_move and r.operands["d"].dtype.is_float
+]
 NAME = "mma.m16n8k8.f32.tf32"
 FULL = 1 + 2.0**-9 - 2.0**-23
 """A float32 number of which tf32 cuts off nearly all that it may."""

@@ -15,7 +15,10 @@ P = ln.ParallelType
 ROW = "mma.m16n8k16.f32.f16"
 D = ln.instructions[ROW].operands["d"].fragment
 assert D is not None
-PRODUCTS = "mma.m16n8k16.f32.f16, mma.m16n8k16.f32.bf16, mma.m16n8k8.f32.tf32, mma.m16n8k32.s32.s8"
+PRODUCTS = (
+    "mma.m16n8k16.f32.f16, mma.m16n8k16.f32.bf16, mma.m16n8k8.f32.tf32, mma.m16n8k32.s32.s8, "
+    "dot.n16k2.f32.bf16, dot.n16k2.s32.s16, dot.n16k4.s32.u8.s8, dot.n16k4.s32.s8"
+)
 BEHAVIOUR = "d[m, n] = d[m, n] + float32(a[m, k]) * float32(b[k, n])"
 EXTENTS = f"{ROW} has the extents (16, 8, 16)"
 
@@ -495,6 +498,30 @@ def test_what_is_not_distributed(
         y.fusion,
         lambda: y.distribute(fragment, axes),  # type: ignore[arg-type]
         f"y.distribute({shown}, {axes!r}): {message}",
+    )
+
+
+def test_registers_of_one_thread() -> None:
+    """Without lanes, axes are put in order and merged, and no thread is asked for."""
+    y = doubled(4, 2, 16)
+    y.parallelize({0: P.block_x})
+    y.distribute(ln.Fragment("(k) (n) -> () (n k)", k=2, n=16), (1, 2))
+    assert str(y).startswith("y float32 global [i0: 4 block_x, i1: 32] ")
+
+
+@pytest.mark.parametrize("memory", [ln.SHARED, ln.GLOBAL, ln.WARP])
+def test_operands_of_one_thread_lie_in_its_registers(memory: ln.Memory) -> None:
+    with ln.Fusion("product") as f:
+        a, b = f.input("a", (4, 2), ln.bfloat16), f.input("b", (2, 16), ln.bfloat16)
+        wide = [ln.cast(operand, ln.float32) for operand in (a, b)]
+        c = f.output(ln.matmul(*wide), "c")
+    held = [operand.cache_after() for operand in (a, b)]
+    held[0].memory = memory
+    refused(
+        f,
+        lambda: c.instruct("dot.n16k2.f32.bf16", (1, 2)),
+        "c.instruct('dot.n16k2.f32.bf16', (1, 2)): operand a of dot.n16k2.f32.bf16 would be "
+        f"{held[0].name}, in {memory.value} memory; c must read a copy in ln.LOCAL: cache_after",
     )
 
 

@@ -1,4 +1,4 @@
-"""The rows of the package: tensor-core products and moves of CUDA."""
+"""The rows of the package: tensor-core products and moves of CUDA, sums of products in C."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ _TF32 = 2.0**-10
 
 _MEASURED = "NVIDIA H200, 2026-11-27 (tools/results)"
 """Where each lane map and the sums of products were measured by `tools/instruction_probe.py`."""
+
+_VECTORS = "AMD EPYC with AVX-512, 2026-11-28 (tests/backends/cpu/test_vector_rows.py)"
+"""Where the rows for C were compared with their behaviours."""
 
 
 def _product(
@@ -102,6 +105,35 @@ def _copy_in_flight() -> None:
     )
 
 
+def _dot(name: str, factors: tuple[DType, DType], total: DType, arch: str, c: str) -> None:
+    """Add sums of products along k in the 16 lanes of a vector of 64 bytes.
+
+    All lanes have the same terms of a; those of b that a lane multiplies lie side by side.
+    """
+    left, right = factors
+    digits = {"k": 4 // right.size}
+    operands = {
+        "d": Operand(total, ("n",), Fragment("(n) -> () (n)", n=16), Memory.LOCAL),
+        "a": Operand(left, ("k",), Fragment("(k) -> () (k)", **digits), Memory.LOCAL),
+        "b": Operand(
+            right, ("k", "n"), Fragment("(k) (n) -> () (n k)", n=16, **digits), Memory.LOCAL
+        ),
+    }
+    add_instruction(
+        Instruction(
+            name,
+            operands,
+            f"d[n] = d[n] + {total}(a[k]) * {total}(b[k, n])",
+            arch=arch,
+            scope="thread",
+            accuracy={"d": _UNIT} if total.is_float else None,
+            witness=_VECTORS,
+            c=c,
+            flushes=total.is_float,
+        )
+    )
+
+
 _product(
     "mma.m16n8k16.f32.f16", dtypes.float16, dtypes.float32, 2,
     "m16n8k16.row.col.f32.f16.f16.f32", {"d": _UNIT},
@@ -119,5 +151,59 @@ _product(
     "m16n8k32.row.col.s32.s8.s8.s32", None,
 )  # fmt: skip
 _copy_in_flight()
+_dot(
+    "dot.n16k2.f32.bf16",
+    (dtypes.bfloat16, dtypes.bfloat16),
+    dtypes.float32,
+    "avx512bf16",
+    """
+  int32_t pair;
+  __builtin_memcpy(&pair, {a}, 4);
+  const __m512bh left = (__m512bh)_mm512_set1_epi32(pair);
+  const __m512bh right = (__m512bh)_mm512_loadu_si512({b});
+  _mm512_storeu_ps({d}, _mm512_dpbf16_ps(_mm512_loadu_ps({d}), left, right));
+""",
+)
+_dot(
+    "dot.n16k2.s32.s16",
+    (dtypes.int16, dtypes.int16),
+    dtypes.int32,
+    "avx512vnni",
+    """
+  int32_t pair;
+  __builtin_memcpy(&pair, {a}, 4);
+  const __m512i left = _mm512_set1_epi32(pair), right = _mm512_loadu_si512({b});
+  _mm512_storeu_si512({d}, _mm512_dpwssd_epi32(_mm512_loadu_si512({d}), left, right));
+""",
+)
+_dot(
+    "dot.n16k4.s32.u8.s8",
+    (dtypes.uint8, dtypes.int8),
+    dtypes.int32,
+    "avx512vnni",
+    """
+  int32_t four;
+  __builtin_memcpy(&four, {a}, 4);
+  const __m512i left = _mm512_set1_epi32(four), right = _mm512_loadu_si512({b});
+  _mm512_storeu_si512({d}, _mm512_dpbusd_epi32(_mm512_loadu_si512({d}), left, right));
+""",
+)
+# The instruction has a left operand without sign: it gets a + 128, and 128 times the sum of b is
+# taken out, which is the same for all rows that are multiplied with this part of b.
+_dot(
+    "dot.n16k4.s32.s8",
+    (dtypes.int8, dtypes.int8),
+    dtypes.int32,
+    "avx512vnni",
+    """
+  uint32_t four;
+  __builtin_memcpy(&four, {a}, 4);
+  const __m512i left = _mm512_set1_epi32((int32_t)(four ^ 0x80808080u));
+  const __m512i right = _mm512_loadu_si512({b}), high = _mm512_set1_epi8((char)0x80);
+  const __m512i more = _mm512_dpbusd_epi32(_mm512_setzero_si512(), high, right);
+  const __m512i sum = _mm512_sub_epi32(_mm512_loadu_si512({d}), more);
+  _mm512_storeu_si512({d}, _mm512_dpbusd_epi32(sum, left, right));
+""",
+)
 _load_matrices(2)
 _load_matrices(4)

@@ -43,7 +43,8 @@ class Operand:
         dtype: the type of an element.
         axes: their names, as the behaviour has them.
         fragment: where the elements lie; None where the operand has an address.
-        memory: where it is: `ln.WARP` of one with a fragment.
+        memory: where it is: of one with a fragment `ln.WARP`, or `ln.LOCAL` where the scope of the
+            instruction is a thread.
 
     >>> import loopnest as ln
     >>> row = ln.Fragment("(g) (t p) -> (g t) (p)", g=8, t=4, p=2)
@@ -69,7 +70,8 @@ class Instruction:
         behaviour: one statement of the nest's grammar, for all indices of the operands' axes.
         ptx: with ``{role}`` where an operand's registers or address stand; empty where no CUDA
             kernel can be printed.
-        arch: the least architecture that has it.
+        arch: the least architecture that has it; of one with a `c`, what a C compiler calls the
+            extension of a processor, as "avx512bf16".
         scope: "warp" or "thread": who executes it together.
         completion: empty where the instruction has ended when the next one begins; "group" where
             it ends at some time before the Wait for its group.
@@ -77,6 +79,10 @@ class Instruction:
             the result, the unit of (terms + 1) roundings of the largest magnitude. None where the
             instruction computes as the nest does.
         witness: what the lane maps rest on: a published table, a device and a date.
+        c: statements of C for scope "thread", with ``{role}`` where the address of an operand's
+            elements stands. Compiled for a processor that lacks the extension, a kernel has the
+            behaviour in loops.
+        flushes: whether it takes subnormal factors and sums for 0.
 
     >>> import loopnest as ln
     >>> [name for name, row in ln.instructions.items() if row.completion]
@@ -94,6 +100,8 @@ class Instruction:
     completion: str = ""
     accuracy: Mapping[str, float] | None = None
     witness: str = ""
+    c: str = ""
+    flushes: bool = False
 
     @property
     def extents(self) -> dict[str, int]:
@@ -134,6 +142,15 @@ class Instruction:
     def lanes(self) -> int:
         """How many lanes execute it together."""
         return _SCOPES[self.scope]
+
+    @property
+    def holder(self) -> Memory:
+        """Where operands with a fragment lie."""
+        return Memory.WARP if self.lanes > 1 else Memory.LOCAL
+
+    def executes_on(self, target: str) -> bool:
+        """Whether kernels for a target may have it in the place of its behaviour."""
+        return target in ("", "c" if self.c else "cuda")
 
 
 def gives_lanes(name: str) -> bool:
@@ -222,7 +239,7 @@ def add_instruction(row: Instruction) -> Instruction:
 
 def _check_types(row: Instruction, subject: str) -> None:
     """Refuse fields of other types than theirs."""
-    for field in ("behaviour", "ptx", "arch", "witness"):
+    for field in ("behaviour", "ptx", "arch", "witness", "c"):
         if not isinstance(getattr(row, field), str):
             raise DefinitionError(subject, f"{field}={getattr(row, field)!r}", "it is a text")
     if not isinstance(row.operands, Mapping):
@@ -233,6 +250,8 @@ def _check_types(row: Instruction, subject: str) -> None:
         if not isinstance(operand, Operand):
             raise DefinitionError(subject, f"operand {role} is {operand!r}", "it is an ln.Operand")
         _check_operand(operand, f"operand {role}", subject)
+    if not isinstance(row.flushes, bool):
+        raise DefinitionError(subject, f"flushes={row.flushes!r}", "it is True or False")
     if not isinstance(row.accuracy, (Mapping, NoneType)):
         reason = f"accuracy={row.accuracy!r}"
         raise DefinitionError(subject, reason, "it is role -> relative error, or None")
@@ -261,20 +280,7 @@ def _check_fields(row: Instruction, subject: str) -> None:
         if value not in values:
             shown = " or ".join([repr(v) for v in values])
             raise DefinitionError(subject, f"{field}={value!r}", f"it is {shown}")
-    digits = row.arch.removeprefix("sm_")
-    if digits == row.arch or not digits.rstrip("af").isdigit():
-        raise DefinitionError(subject, f"arch={row.arch!r}", 'use the form "sm_80"')
-    known = {*row.operands, "bytes", "taken"}
-    try:
-        names = [name for _, name, _, _ in string.Formatter().parse(row.ptx)]
-    except ValueError:
-        reason = f"its ptx '{row.ptx}' cannot be read"
-        raise DefinitionError(subject, reason, "write {{ and }} for braces of the text") from None
-    for name in names:
-        if name is not None and name not in known:
-            raise DefinitionError(
-                subject, f"its ptx names '{name}'", f"the operands are {', '.join(row.operands)}"
-            )
+    _check_texts(row, subject)
     for role, error in (row.accuracy or {}).items():
         if role not in row.operands:
             reason = f"its accuracy names '{role}'"
@@ -284,17 +290,46 @@ def _check_fields(row: Instruction, subject: str) -> None:
             raise DefinitionError(subject, reason, "it is a relative error, between 0 and 1")
 
 
+def _check_texts(row: Instruction, subject: str) -> None:
+    """Refuse texts of targets that cannot be read, or that do not fit scope and architecture."""
+    digits = row.arch.removeprefix("sm_")
+    if row.c:
+        if row.scope != "thread" or row.ptx:
+            reason = f"it has a c, and {'a ptx' if row.ptx else f'the scope {row.scope}'}"
+            raise DefinitionError(subject, reason, "a row for C has the scope thread, and no ptx")
+        if not _FEATURE.fullmatch(row.arch) or digits != row.arch:
+            reason = f"arch={row.arch!r}"
+            raise DefinitionError(subject, reason, 'use the form "avx512bf16" for a row with a c')
+    elif digits == row.arch or not digits.rstrip("af").isdigit():
+        raise DefinitionError(subject, f"arch={row.arch!r}", 'use the form "sm_80"')
+    for field in ("ptx", "c"):
+        text = getattr(row, field)
+        known = {*row.operands, *(("bytes", "taken") if field == "ptx" else ())}
+        try:
+            names = [name for _, name, _, _ in string.Formatter().parse(text)]
+        except ValueError:
+            reason = f"its {field} '{text}' cannot be read"
+            hint = "write {{ and }} for braces of the text"
+            raise DefinitionError(subject, reason, hint) from None
+        for name in names:
+            if name is not None and name not in known:
+                operands = ", ".join(row.operands)
+                reason = f"its {field} names '{name}'"
+                raise DefinitionError(subject, reason, f"the operands are {operands}")
+
+
 def _check_operands(row: Instruction, subject: str) -> None:
     """Refuse fragments that do not fit axes, lanes or each other."""
     extents: dict[str, tuple[str, int]] = {}
     for role, operand in row.operands.items():
         where = f"operand {role}"
         fragment = operand.fragment
-        if (fragment is None) is (operand.memory is Memory.WARP):
+        if (fragment is None) is (operand.memory is row.holder):
             reason = f"{where} is in {operand.memory.value} memory and has " + (
                 "no fragment" if fragment is None else "a fragment"
             )
-            raise DefinitionError(subject, reason, "operands in ln.WARP have one, and no others")
+            allowed = f"operands in ln.{row.holder.name} have one, and no others"
+            raise DefinitionError(subject, reason, allowed)
         if fragment is None:
             continue
         if len(fragment.shape) != len(operand.axes):
@@ -354,6 +389,9 @@ def _check_behaviour(row: Instruction, subject: str) -> None:
             subject, f"its behaviour does not name the operand '{missing[0]}'", _STATEMENT
         )
 
+
+_FEATURE = re.compile(r"[a-z][a-z0-9-]*")
+"""What compilers have for an extension of a processor."""
 
 _NAME = re.compile(r"[A-Za-z][\w.]*")
 """What a nest's text may have for an instruction."""

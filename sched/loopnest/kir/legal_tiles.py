@@ -25,10 +25,10 @@ from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar.enums import WARP, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
+    ZERO,
     Buffer,
     Const,
     Expr,
-    Index,
     LaunchIndex,
     Load,
     Op,
@@ -55,7 +55,12 @@ def tile_faults(program: Program) -> Iterator[str]:
     warp = set(warp_buffers(program))
     if not tiles and not warp:
         return
-    if program.launch_extent(_LANE) is not None and not _is(program.launch_extent(_LANE), WARP):
+    lanes = warp or any(tile.over_lanes for tile in tiles)
+    if (
+        lanes
+        and program.launch_extent(_LANE) is not None
+        and not _is(program.launch_extent(_LANE), WARP)
+    ):
         size = program.launch_extent(_LANE)
         yield f"tiles and WARP buffers in blocks of {size} threads along block_x, not {WARP}"
         return
@@ -122,6 +127,8 @@ class _Body:
         row = instructions.get(self.tile.instruction)
         if row is None:
             return f"no such instruction; there are {', '.join(instructions)}"
+        if self.tile.over_lanes is not (row.lanes > 1):
+            return f"its body has {'a' if self.tile.over_lanes else 'no'} loop over lanes"
         try:
             if gives_lanes(row.name):
                 named_rows(self.tile, VectorFinder(self.program))
@@ -242,8 +249,10 @@ class _Body:
         in_warp = load.buffer.memory is Memory.WARP
         if not in_warp and load.buffer.memory is not Memory.LOCAL:
             raise _NoTile(f"{load.buffer.name} is in {load.buffer.memory.value} memory")
-        lane = load.args[-2] if in_warp else self._own_lane()
+        lane = load.args[-2] if in_warp else self._own_lane(fragment)
         register, around = load.args[-1], load.args[: -2 if in_warp else -1]
+        if not in_warp and fragment.registers == 1:  # its buffer has no axis of one element
+            register, around = ZERO, load.args
         inner = set(points)
         if any(not inner.isdisjoint(free_indices(index)) for index in around):
             raise _NoTile(f"{load} runs over more than one matrix")
@@ -252,11 +261,12 @@ class _Body:
             raise _NoTile(f"{load} lies beyond the fragment")
         return [*_elements(fragment)[:, lanes, registers]]
 
-    def _own_lane(self) -> Index:
+    def _own_lane(self, fragment: Fragment) -> Expr:
+        if fragment.lanes == 1:
+            return ZERO
         found = [loop.var for loop in self.loops if loop.parallel is _LANE]
-        if len(found) != 1:
-            raise _NoTile("it has no loop over its lanes")
-        return found[0]
+        (lane,) = found
+        return lane
 
 
 def _count(extents: Mapping[str, int]) -> int:

@@ -115,11 +115,14 @@ def named_rows(tile: Tile, finder: VectorFinder) -> Loop:
 def first_elements(tile: Tile) -> dict[Buffer, Load]:
     """Return of each buffer the first element that a lane has, or that of the row that it names."""
     found: dict[Buffer, Load] = {}
-    rows = [n for n, _ in walk(tile.body) if isinstance(n, Loop) and is_vector(n)]
+    loops = [n for n, _ in walk(tile.body) if isinstance(n, Loop)]
+    rows, inner = [n for n in loops if is_vector(n)], {n.var for n in loops}
     for node, _ in walk(tile.body):
         used = [load for e in expressions(node) for load in loads(e)]
         for load in [*used, *([node.own] if isinstance(node, Store) else [])]:
-            first = first_lane(rows[0], load.args) if rows else (*load.args[:-1], ZERO)
+            one = inner.isdisjoint(free_indices(load.args[-1]))  # there is one register
+            first = load.args if one else (*load.args[:-1], ZERO)
+            first = first_lane(rows[0], load.args) if rows else first
             found[load.buffer] = Load(load.buffer, first, load.flat)
     return found
 

@@ -26,10 +26,11 @@ axis, and elements of an output that nobody stores are what its reduction starts
 - `Let` names a value; the name is defined for the rest of the enclosing body.
 
 - `Tile` is reached by all lanes of a warp together: a barrier of the warp, its body, a barrier of
-  the warp. The body is what the instruction does, as loops and stores; a target may execute the
-  instruction in its place. Only in tiles may a lane access elements of WARP memory that lie in
-  other lanes; a WARP buffer has axes for the warps of a block in front, and each warp its own index
-  of them; its last two axes are the lane and the register. All else is as in SHARED memory.
+  the warp. One whose body has no loop over lanes is its body alone, of one thread. The body is what
+  the instruction does, as loops and stores; a target may execute the instruction in its place. Only
+  in tiles may a lane access elements of WARP memory that lie in other lanes; a WARP buffer has axes
+  for the warps of a block in front, and each warp its own index of them; its last two axes are the
+  lane and the register. All else is as in SHARED memory.
 
 Threads of a block are numbered x + X * (y + Y * z), with the launch extents X and Y; 32 neighbours
 from a multiple of 32 on are a warp (the last one of a block may be partial). Four statements
@@ -425,12 +426,12 @@ class Until(Statement):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tile(Statement):
-    """One instruction on small matrices that a warp holds, with its behaviour as statements.
+    """One instruction on small matrices that a warp or a thread holds, and its behaviour.
 
     Args:
         instruction: the name of its row in the table of instructions.
         operands: by role, the buffers that hold its matrices.
-        body: what it does: loops of static extents, without tests.
+        body: what it does, as statements: loops of static extents, without tests.
     """
 
     encloses: ClassVar = ("body",)
@@ -439,6 +440,13 @@ class Tile(Statement):
     operands: tuple[tuple[str, Buffer], ...]
     body: tuple[Stmt, ...]
     origin: Origin | None = None
+
+    @property
+    def over_lanes(self) -> bool:
+        """Whether the lanes of a warp execute it together."""
+        return any(
+            isinstance(node, Loop) and node.parallel is ParallelType.block_x for node in self.body
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -503,6 +511,8 @@ def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
 
 def meets(node: Stmt) -> str:
     """Return whose threads meet at `node`: of a "warp", of a "block", of the "grid"; "" of none."""
+    if isinstance(node, Tile) and not node.over_lanes:
+        return ""
     return node.scope if isinstance(node, Barrier) else node.threads
 
 

@@ -14,7 +14,7 @@ of the warp), and all have read when the first one stores again (another one)::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -46,17 +46,21 @@ EXCHANGE = Barrier("warp", "a shuffle begins or ends")
 """What stands in front of a read in place of a shuffle, and behind it."""
 
 
-def without_tiles(program: Program) -> Program:
-    """Return a program in which tiles are their bodies, between barriers of the warp.
+def without_tiles(program: Program, keep: Callable[[Tile], bool] = lambda _: False) -> Program:
+    """Return a program in which tiles are their bodies, those of a warp between barriers of it.
 
     WARP buffers are SHARED ones, and shuffles reads of such. The same program comes back where it
     has none of these.
+
+    Args:
+        program: the program.
+        keep: whether a tile stays.
     """
     warp = {buffer: replace(buffer, memory=Memory.SHARED) for buffer in warp_buffers(program)}
     exchanges = _Exchanges(program)
     if not (warp or exchanges.spread or any(isinstance(node, Tile) for node in program.nodes)):
         return program
-    return program.with_body(_OtherBuffers(warp, exchanges=exchanges).body(program.body))
+    return program.with_body(_OtherBuffers(warp, keep=keep, exchanges=exchanges).body(program.body))
 
 
 class _Exchanges:
@@ -180,7 +184,7 @@ def in_registers(launch: Program) -> Program:
         return launch
     warp = {b: _local(b, shape) for b, shape in kept.items()}
     places = {b: _without_lane(range(len(b.shape)), b.stages > 1, warps) for b in kept}
-    return launch.with_body(_OtherBuffers(warp, places, keep=True).body(launch.body))
+    return launch.with_body(_OtherBuffers(warp, places).body(launch.body))
 
 
 def warp_buffers(program: Program) -> tuple[Buffer, ...]:
@@ -217,7 +221,7 @@ class _OtherBuffers:
     Args:
         warp: buffer -> what stands in its place.
         places: buffer -> the dimensions that are left, where not all are.
-        keep: whether tiles stay.
+        keep: whether a tile stays.
         exchanges: what stands in the place of shuffles, and of the buffers that they read.
     """
 
@@ -225,8 +229,7 @@ class _OtherBuffers:
         self,
         warp: Mapping[Buffer, Buffer],
         places: Mapping[Buffer, tuple[int, ...]] | None = None,
-        *,
-        keep: bool = False,
+        keep: Callable[[Tile], bool] = lambda _: True,
         exchanges: _Exchanges | None = None,
     ) -> None:
         self.warp, self.places, self.keep = dict(warp), places or {}, keep
@@ -250,8 +253,9 @@ class _OtherBuffers:
         if found is None:
             made = with_bodies(node, tuple([self.body(part) for part in bodies(node)]))
             found = self.known[node] = (self._own(made),)
-            if isinstance(made, Tile) and not self.keep:
-                found = self.known[node] = (EDGE, *made.body, EDGE)
+            if isinstance(made, Tile) and not self.keep(made):
+                edge = (EDGE,) if made.over_lanes else ()
+                found = self.known[node] = (*edge, *made.body, *edge)
         return found
 
     def _own(self, node: Stmt) -> Stmt:

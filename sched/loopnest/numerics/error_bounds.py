@@ -34,6 +34,7 @@ from loopnest.numerics.intervals import (
     exact,
     extremes,
     flushed,
+    flushing,
     is_wild,
     narrowed,
     undetermined,
@@ -447,7 +448,8 @@ class _Enclosures(Oracle[Interval]):
     def __init__(self, arithmetic: Arithmetic, *args: Any) -> None:
         self.arithmetic = arithmetic
         self.cuts: dict[Definition, dict[Arg, float]] = {}
-        self.instructed: dict[Definition, tuple[float, int]] = {}
+        self.flushed: dict[Definition, set[Arg]] = {}
+        self.instructed: dict[Definition, tuple[float, int, bool]] = {}
         super().__init__(*args)
 
     def execute(self, tensors: Iterable[MathTensor]) -> None:
@@ -466,12 +468,13 @@ class _Enclosures(Oracle[Interval]):
                     "add it with ln.add_instruction",
                 )
             assert definition is not None
-            self._execute(definition, row, size_value(tensor.steps, self.sizes))
+            if row.executes_on(self.arithmetic.target):
+                self._execute(definition, row, size_value(tensor.steps, self.sizes))
 
     def _execute(self, definition: Definition, row: Instruction, steps: int) -> None:
         accuracy = row.accuracy or {}
         if row.result in accuracy:
-            self.instructed[definition] = accuracy[row.result], steps
+            self.instructed[definition] = accuracy[row.result], steps, row.flushes
         found = factors(row.added, definition.values[0], definition)
         if found is None:
             raise LaunchError(
@@ -480,12 +483,16 @@ class _Enclosures(Oracle[Interval]):
                 f"it computes {row.behaviour}",
             )
         for role, reader, arg in found:
+            if row.flushes:
+                self.flushed.setdefault(reader, set()).add(arg)
             if role in accuracy:
                 cuts = self.cuts.setdefault(reader, {})
                 cuts[arg] = max(cuts.get(arg, 0.0), accuracy[role])
 
     def operands(self, definition: Definition, *args: Any) -> dict[Expr, Interval]:
         env = super().operands(definition, *args)
+        for arg in self.flushed.get(definition, ()):
+            env[arg] = flushing(env[arg])
         for arg, relative in self.cuts.get(definition, {}).items():
             env[arg] = cut_off(env[arg], relative, arg.dtype)
         template = definition.values[0]
@@ -562,10 +569,9 @@ class _Enclosures(Oracle[Interval]):
     ) -> list[Interval]:
         totals = fold_values(reducer, [part.value for part in parts])
         if definition in self.instructed:
-            error, steps = self.instructed[definition]
-            found = instructed_sum(
-                parts[0], totals[0], reducer.types[0], self.arithmetic, error, steps
-            )
+            error, steps, flushes = self.instructed[definition]
+            arithmetic = replace(self.arithmetic, fast_math=flushes or self.arithmetic.fast_math)
+            found = instructed_sum(parts[0], totals[0], reducer.types[0], arithmetic, error, steps)
             return [found]
         if reducer.name in FOLDS:
             return fold(reducer.name, parts, totals, reducer.types[0], self.arithmetic)

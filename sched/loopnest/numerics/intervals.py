@@ -187,11 +187,20 @@ def around(
 
 
 def flushed(low: Values, high: Values) -> tuple[Values, Values]:
-    """Take in 0 where a float32 result may be subnormal: fast math may flush it."""
+    """Take in 0 where a float32 result may be subnormal, which fast math may flush."""
     normal = FORMATS["float32"].normal
     # Where the interval meets the subnormal range, from either side.
     near = (low < normal) & (high > -normal)
     return np.where(near, np.minimum(low, 0.0), low), np.where(near, np.maximum(high, 0.0), high)
+
+
+def flushing(x: Interval) -> Interval:
+    """Return `x` with 0 wherever it may be subnormal."""
+    low, high = flushed(x.low, x.high)
+    same = np.array_equal(low, x.low, equal_nan=True) and np.array_equal(
+        high, x.high, equal_nan=True
+    )
+    return x if same else replace(x, low=low, high=high)
 
 
 def erring(

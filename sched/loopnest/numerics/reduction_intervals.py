@@ -16,6 +16,7 @@ from loopnest.numerics.intervals import (
     around,
     exact,
     extremes,
+    flushing,
     is_wild,
     undetermined,
 )
@@ -85,7 +86,8 @@ def float_sum(
         relative: how far a sum may lie from that of its terms, in sums of their magnitudes.
         rounding: the relative error of one addition, of which there is none among few digits.
     """
-    if x.exact and not arithmetic.reference and _adds_exactly(x.value, rounding):
+    adds_exactly = x.exact and not arithmetic.reference and _adds_exactly(x.value, rounding)
+    if adds_exactly and not (arithmetic.fast_math and _may_be_subnormal(x.value, dtype)):
         return exact(total, unsigned=True)
     form, steps = FORMATS[dtype.name], x.value.shape[-1] - 1
     sizes = _magnitude(x)
@@ -126,6 +128,7 @@ def instructed_sum(
         steps: how many instructions make a sum.
     """
     terms = x.value.shape[-1]
+    x = flushing(x) if arithmetic.fast_math else x
     rounding = error + FORMATS["float64"].unit
     once = (terms + min(steps, terms)) * rounding
     relative = once / (1 - once) if once < 1 else math.inf
@@ -158,6 +161,13 @@ def _adds_exactly(values: Values, rounding: float) -> bool:
         return bool(np.isfinite(size).all() and np.equal(np.rint(multiple), multiple).all())
 
     return fits(values[..., :2]) and fits(values)  # most arrays fail at once
+
+
+def _may_be_subnormal(values: Values, dtype: DType) -> bool:
+    """Whether a sum of `values` may be subnormal; one but 0 is no less than their last bits."""
+    sizes = np.abs(values)
+    least = FORMATS[dtype.name].normal / FORMATS[dtype.name].unit
+    return bool(((sizes > 0) & (sizes < least)).any())
 
 
 def _whole_sum(x: Interval, total: Values, dtype: DType) -> Interval:

@@ -78,8 +78,8 @@ STANDARD = Arithmetic()
 TARGET_NAMES = ("cuda", "c", "interpret")
 """Whose functions may be asked for."""
 
-EXECUTING = ("", "cuda")
-"""Targets that execute the instructions of tiles; the others execute their bodies."""
+EXECUTING = ("", "cuda", "c")
+"""Targets that execute instructions of tiles, by their rows; others execute all their bodies."""
 
 
 def unit(dtype: DType) -> float:

@@ -41,7 +41,8 @@ def distribute(tensor: TensorView, fragment: Fragment, axes: Sequence[Axis]) -> 
     if not isinstance(fragment, Fragment):
         raise PrimitiveRefused(f"{fragment!r} is no ln.Fragment", "give the fragment of an operand")
     places = _positions(tensor, axes, fragment.shape, "the fragment")
-    _require_lanes_free(tensor)
+    if fragment.places[0]:
+        _require_lanes_free(tensor)
     _spread(tensor, fragment, places)
     return tensor
 
@@ -85,7 +86,10 @@ def _require_lanes_free(tensor: TensorView) -> None:
 
 
 def _spread(tensor: TensorView, fragment: Fragment, places: Sequence[int]) -> int:
-    """Make lane and register of axes at `places`; return the position of the lane."""
+    """Make lane and register of axes at `places`; return the position of the register.
+
+    There is no lane where a thread alone has all elements.
+    """
     handles = [tensor.domain.leaf[place] for place in places]
     digits: dict[str, IterDomain] = {}
     for axis, group in zip(handles, fragment.axes, strict=True):
@@ -101,11 +105,13 @@ def _spread(tensor: TensorView, fragment: Fragment, places: Sequence[int]) -> in
     rest = [axis for axis in leaf if axis not in order]
     wanted = [*rest[:start], *order, *rest[start:]]
     reorder(tensor, [leaf.index(axis) for axis in wanted])
-    for place, group in enumerate(fragment.places, start):
+    for place, group in enumerate([g for g in fragment.places if g], start):
         for _ in group[1:]:
             merge(tensor, place)
+    if not fragment.places[0]:
+        return start
     parallelize(tensor, {start: _LANE})
-    return start
+    return start + 1
 
 
 @primitive
@@ -114,7 +120,9 @@ def instruct(tensor: TensorView, name: str, axes: Sequence[Axis]) -> TensorView:
     row = _row(name)
     require_computed(tensor)
     require_not_instructed(tensor, "another one")
-    _require_lanes_free(tensor)
+    in_lanes = row.holder is Memory.WARP
+    if in_lanes:
+        _require_lanes_free(tensor)
     names = tuple(row.extents)
     places = _positions(tensor, axes, tuple(row.extents.values()), row.name)
     matched = operands_of(tensor, row)
@@ -136,13 +144,14 @@ def instruct(tensor: TensorView, name: str, axes: Sequence[Axis]) -> TensorView:
     for operand, role, positions in found:
         fragment = row.operands[role].fragment
         assert fragment is not None
-        _require_lanes_free(operand)
+        if in_lanes:
+            _require_lanes_free(operand)
         _spread(operand, fragment, positions)
     assert result.fragment is not None
-    lane = _spread(
+    register = _spread(
         tensor, result.fragment, [tensor.domain.leaf.index(leaf[axis]) for axis in result.axes]
     )
-    inside = [lane + 1, *[n for n, axis in enumerate(tensor.domain.leaf) if axis in leaf.values()]]
+    inside = [register, *[n for n, axis in enumerate(tensor.domain.leaf) if axis in leaf.values()]]
     for place in inside:
         tensor.fusion.change(tensor.domain.leaf[place], "parallel", ParallelType.mma)
     tensor.fusion.change(tensor, "instruction", row.name)
@@ -177,7 +186,9 @@ class _Leaf:
 def operands_of(
     tensor: TensorView, row: Instruction
 ) -> dict[str, tuple[TensorView, tuple[Expr, ...]]]:
-    """Return by role the WARP tensors that a reduction multiplies, and where it reads them.
+    """Return by role the tensors that a reduction multiplies, and where it reads them.
+
+    They are in WARP memory; a row of one thread multiplies LOCAL copies of what lies elsewhere.
 
     Indices are those along the logical axes of the tensor read, in coordinates of the reduction.
 
@@ -202,7 +213,7 @@ def operands_of(
         )
     found: list[_Leaf] = []
     root = [Coordinate(n) for n in range(len(tensor.domain.root))]
-    value = _expanded(definition.values[0], definition.reads, root, found)
+    value = _expanded(definition.values[0], definition.reads, root, found, row.holder)
     used: dict[str, int] = {}
     if not _alike(row.added, value, used):
         texts = rewrite(value, lambda node: _named(node, found))
@@ -222,11 +233,12 @@ def _named(node: Expr, found: Sequence[_Leaf]) -> Expr | None:
 
 def _check_operand(tensor: TensorView, row: Instruction, role: str, operand: TensorView) -> None:
     wanted = row.operands[role]
-    if operand.memory is not Memory.WARP:
+    if operand.memory is not row.holder:
+        then = "" if row.holder is Memory.LOCAL else f", then memory = ln.{row.holder.name}"
         raise PrimitiveRefused(
             f"operand {role} of {row.name} would be {operand.name}, in {operand.memory.value} "
             "memory",
-            f"{tensor.name} must read a copy in ln.WARP: cache_after, then memory = ln.WARP",
+            f"{tensor.name} must read a copy in ln.{row.holder.name}: cache_after{then}",
         )
     if operand.dtype is not wanted.dtype:
         raise PrimitiveRefused(
@@ -236,11 +248,16 @@ def _check_operand(tensor: TensorView, row: Instruction, role: str, operand: Ten
 
 
 def _expanded(
-    template: Expr, reads: Sequence[Read], at_element: Sequence[Expr], found: list[_Leaf]
+    template: Expr,
+    reads: Sequence[Read],
+    at_element: Sequence[Expr],
+    found: list[_Leaf],
+    holder: Memory,
 ) -> Expr:
     """Return a template with definitions in the place of what LOCAL tensors hold.
 
-    What it reads otherwise is an `Arg`, whose number is that of its place in `found`.
+    What it reads otherwise is an `Arg`, whose number is that of its place in `found`. Where the
+    `holder` of operands is LOCAL memory, so is a copy of what lies in another memory.
     """
 
     def rule(node: Expr) -> Expr | None:
@@ -252,15 +269,26 @@ def _expanded(
         producer, definition = read.producer, read.producer.definition
         place = [at(index, at_element) for index in read.indices]
         pointwise = definition is not None and definition.reducer is None
-        if producer.memory is Memory.LOCAL and pointwise and not producer.is_input:
+        held = holder is Memory.LOCAL and _enters_registers(producer)
+        if producer.memory is Memory.LOCAL and pointwise and not producer.is_input and not held:
             assert definition is not None
             component = definition.outputs.index(producer)
-            value = _expanded(definition.values[component], definition.reads, place, found)
+            value = _expanded(definition.values[component], definition.reads, place, found, holder)
             return cast(value, producer.dtype)
         found.append(_Leaf(producer, tuple(place)))
         return Arg(len(found) - 1, producer.dtype)
 
     return rewrite(template, rule)
+
+
+def _enters_registers(tensor: TensorView) -> bool:
+    """Whether a tensor is a copy of one that lies in another memory."""
+    definition = tensor.definition
+    return (
+        definition is not None
+        and definition.is_copy
+        and all(source.memory is not Memory.LOCAL for source in definition.producers)
+    )
 
 
 def _alike(theirs: Expr, ours: Expr, used: dict[str, int]) -> bool:
@@ -337,6 +365,14 @@ def _way(axis: IterDomain, known: Mapping[IterDomain, object]) -> object:
 def lane_axis(tensor: TensorView) -> int:
     """Return the position of the axis over the lanes of a warp."""
     return next(n for n, axis in enumerate(tensor.domain.leaf) if axis.parallel is _LANE)
+
+
+def tile_axis(tensor: TensorView) -> int:
+    """Return the position of the outermost axis of a tile, which that of its lanes is."""
+    if tensor.instruction and instructions[tensor.instruction].holder is Memory.LOCAL:
+        leaf = tensor.domain.leaf
+        return next(n for n, axis in enumerate(leaf) if axis.parallel is ParallelType.mma)
+    return lane_axis(tensor)
 
 
 def has_lanes(tensor: TensorView) -> bool:

@@ -246,10 +246,10 @@ class _ThreadWriter:
         pad: str,
         loops: tuple[str, ...],
     ) -> None:
-        """Run a body; that of a tile between barriers of the warp, whose lanes share elements."""
+        """Run a body; that of a tile of a warp between barriers, whose lanes share elements."""
         if isinstance(node, kir.Launch):
             raise kir.one_launch(node)
-        if isinstance(node, kir.Collective):
+        if isinstance(node, kir.Collective) or not node.over_lanes:
             self._body(node.body, depth, loops)
             return
         self.lines.append(f"{pad}yield {self._wait('warp', node, loops)}, 'barrier')")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from loopnest.backends.clike.float_functions import called
+from loopnest.kir.instruction_table import Instruction
 
 _KEYWORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
@@ -88,6 +89,11 @@ def symbol(name: str) -> str:
     if known or _FOREIGN.match(stem):
         return name + "_"
     return identifier(name)
+
+
+def function_name(row: Instruction) -> str:
+    """Return how the function that executes a row of the table of instructions is called."""
+    return "ln_" + "".join([c if c.isalnum() else "_" for c in row.name])
 
 
 class Names:

@@ -9,7 +9,7 @@ from typing import NamedTuple, assert_never
 
 from loopnest.backends.clike.c_expressions import CFormat
 from loopnest.backends.clike.dialect import SUM, Dialect
-from loopnest.backends.clike.identifiers import Names
+from loopnest.backends.clike.identifiers import Names, function_name
 from loopnest.base.errors import NotSupported
 from loopnest.kir import (
     Allocate,
@@ -27,11 +27,14 @@ from loopnest.kir import (
     StatementVisitor,
     Stmt,
     Store,
+    Tile,
     Until,
     Wait,
 )
 from loopnest.kir.atomic_updates import operation_of
+from loopnest.kir.instruction_table import Instruction
 from loopnest.kir.loop_bounds import LoopBounds, loop_bounds
+from loopnest.kir.matrix_rows import first_elements
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Buffer, Const, Expr, Local
@@ -223,6 +226,14 @@ class StatementPrinter(StatementVisitor, ABC):
     def visit_collective(self, node: Collective) -> None:
         """Print the body of a collective in place: what it names stays visible."""
         self.statements(node.body)
+
+    def tile_call(self, node: Tile, row: Instruction) -> str:
+        """Return the call of the function that executes a row on the elements of a tile."""
+        held, used = dict(node.operands), first_elements(node)
+        loads = [used[held[role]] for role in row.operands]
+        places = [f"&{self.format.element(load.buffer, load.args, flat=False)}" for load in loads]
+        tensors = ", ".join([f"{role}={buffer.tensor}" for role, buffer in node.operands])
+        return f"{function_name(row)}({', '.join(places)});  // {comment(tensors)}"
 
     def visit_store(self, node: Store, declare: str = "") -> None:
         """Print an assignment, with the tensor that it computes."""

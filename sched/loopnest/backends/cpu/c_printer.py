@@ -20,7 +20,7 @@ from typing import NamedTuple
 from loopnest.backends.clike.c_expressions import CFormat
 from loopnest.backends.clike.dialect import SUM, UNARY, Dialect, common_functions, unsigned
 from loopnest.backends.clike.float_functions import C
-from loopnest.backends.clike.identifiers import symbol
+from loopnest.backends.clike.identifiers import function_name, symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.statements import Variable, comment, mark, static_size
 from loopnest.backends.cpu.border_loops import Piece, border_pieces, first_iterations
@@ -52,9 +52,12 @@ from loopnest.kir import (
     Program,
     Stmt,
     Store,
+    Tile,
     expressions,
     walk,
 )
+from loopnest.kir.instruction_rows import instructions
+from loopnest.kir.instruction_table import Instruction
 from loopnest.kir.loop_bounds import LoopBounds
 from loopnest.kir.tiles import without_tiles
 from loopnest.scalar import dtypes
@@ -90,7 +93,7 @@ def print_c(program: Program, index_bits: int = 64, prelude: bool = True) -> str
     Raises:
         InternalError: threads meet where not all of them come.
     """
-    program = without_tiles(program)
+    program = without_tiles(program, lambda tile: bool(instructions[tile.instruction].c))
     checked = is_checked(program)
     is_part = checked or len(program.launches) > 1
     inner = replace(program, name=f"{program.name}_run") if checked else program
@@ -197,6 +200,8 @@ class _CPrinter(VectorPrinter):
         self.own: frozenset[Buffer] = frozenset()
         """The buffers that each of them makes for itself."""
         self.streamed = streamed_outputs(program, self.loops.body)
+        self.instructions: dict[str, Instruction] = {}
+        """The rows that tiles execute."""
 
     @cached_property
     def wide(self) -> CFormat:
@@ -231,7 +236,8 @@ class _CPrinter(VectorPrinter):
         params = self.declarations("restrict", "size argument", "int64_t")
         static = "static " if self.is_part else ""
         head = f"{static}int {self.symbol}({_lines(v.declaration for v in params)})"
-        functions = self.vector_functions()
+        tiles = [self._tile_function(row) for row in self.instructions.values()]
+        functions = [*self.vector_functions(), *tiles]
         return "\n".join([*functions, *self.works, head, "{", *self.lines, "}", ""])
 
     def _reserve_scratch(self) -> None:
@@ -456,6 +462,35 @@ class _CPrinter(VectorPrinter):
         private = not any(b in self.memory.off_stack for b in allocations(node.body))
         return private and not nested and stores_apart(node, lanes=True)
 
+    # Tiles
+
+    def visit_tile(self, node: Tile) -> None:
+        """Print the call of what executes an instruction, and loops for other processors."""
+        row = self.instructions[node.instruction] = instructions[node.instruction]
+        self.emit(f"#if {_has_extension(row)}")
+        self.emit(self.tile_call(node, row))
+        self.emit("#else")
+        self.statements(node.body)
+        self.emit("#endif")
+
+    def _tile_function(self, row: Instruction) -> str:
+        """Return the function that executes a row, where the compiler's target has it."""
+        params = []
+        for role, operand in row.operands.items():
+            const = "" if role == row.result else "const "
+            params.append(f"{const}{self.dialect.element(operand.dtype)} *{role}")
+        name = function_name(row)
+        lines = [
+            f"#if {_has_extension(row)} && !defined(LN_HAS_{name})",
+            f"#define LN_HAS_{name}",
+            "#include <immintrin.h>",
+            f"LN_FN void {name}({_list(params)}) {{",
+            row.c.format_map({role: role for role in row.operands}).strip("\n"),
+            "}",
+            "#endif",
+        ]
+        return "\n".join(lines)
+
     # Memory
 
     def visit_allocate(self, node: Allocate) -> None:
@@ -500,6 +535,11 @@ class _CPrinter(VectorPrinter):
 
     def visit_barrier(self, node: Barrier) -> None:
         raise InternalError(self.program.name, f"a barrier of the {node.scope} is left in C")
+
+
+def _has_extension(row: Instruction) -> str:
+    """Return the test of the preprocessor for the extension that a row needs."""
+    return f"defined(__{row.arch.upper().replace('-', '_')}__)"
 
 
 class _Work(NamedTuple):

@@ -205,7 +205,9 @@ def _loop_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
     loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
     made = _both_outside(loop) if tree.spec.parallel is ParallelType.vectorize else loop
     if tree.spec.tile is not None:
-        made = _tile(loop, tree.spec.tile)
+        # Passes that are shown may have tests yet, which later ones remove.
+        tested = any(isinstance(node, If) for node, _ in walk((loop,)))
+        made = loop if tested and lifted is None else _tile(loop, tree.spec.tile)
     return GuardedPiece(made, dict(outside))
 
 
@@ -255,12 +257,12 @@ def _tile(loop: Loop, tile: TileSpec) -> Stmt:
     operands = tuple([(role, held[name]) for role, name in tile.operands])
     row = instructions[tile.instruction]
     for role, buffer in operands:
-        in_lanes = row.operands[role].memory is Memory.WARP
-        if in_lanes and buffer.memory not in (Memory.LOCAL, Memory.WARP):
+        held_by = row.operands[role].fragment is not None
+        if held_by and buffer.memory not in (Memory.LOCAL, row.holder):
             raise LoweringError(
                 buffer.tensor,
                 f"operand {role} of {tile.instruction} would be in {buffer.memory.value} memory, "
-                "and its lanes hold it",
+                f"and its {'lanes hold' if row.holder is Memory.WARP else 'thread holds'} it",
                 f"instruct a copy of {buffer.tensor} (cache_before), in LOCAL memory",
             )
     return Tile(tile.instruction, operands, (loop,), loop.origin)

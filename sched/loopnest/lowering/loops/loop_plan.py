@@ -27,7 +27,7 @@ from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.fold_order import carries, folded_axes, keeps_order
-from loopnest.schedule.instructed_tiles import has_lanes, lane_axis, tile_tensors
+from loopnest.schedule.instructed_tiles import has_lanes, tile_axis, tile_tensors
 from loopnest.schedule.loop_forest import Conflict, LoopBody, LoopForest, LoopGroup
 from loopnest.schedule.transaction import PrimitiveRefused
 from loopnest.tensor.domain import IterDomain
@@ -140,7 +140,7 @@ def group_loops(fusion: Fusion, facts: Facts, like: LoopPlan | None = None) -> L
 
 
 def _mark_tiles(forest: LoopForest, specs: dict[LoopGroup, LoopSpec]) -> None:
-    """Let the loops over the lanes of instructions know what they execute."""
+    """Let the outermost loops of tiles know what they execute."""
     for unit in forest.units:
         name = unit.instruction or unit.layout.move
         if not name or (unit.layout.move and not (gives_lanes(name) and has_lanes(unit))):
@@ -149,7 +149,7 @@ def _mark_tiles(forest: LoopForest, specs: dict[LoopGroup, LoopSpec]) -> None:
             operands = tuple([(role, tensor.name) for role, tensor in tile_tensors(unit)])
         except PrimitiveRefused as refused:  # a call after instruct changed an operand
             raise LoweringError(unit.name, refused.reason, refused.hint) from None
-        group = forest.find(unit.domain.leaf[lane_axis(unit)])
+        group = forest.find(unit.domain.leaf[tile_axis(unit)])
         specs[group] = replace(specs[group], tile=TileSpec(name, operands))
 
 

@@ -303,8 +303,7 @@ class _Builder:
             else:
                 var = self._index(spec)
                 own[axis] = var
-                plain = spec if spec.tile is None else replace(spec, tile=None)
-                (joint if axis in together else made).append((var, plain))
+                (joint if axis in together else made).append((var, _outside_of_tile(spec)))
         inside = (*loops, *(var for var, _ in (*made, *joint)))
         compute = replace(self._compute(unit, phase, own, inside), joint=tuple(joint))
         items: list[NestItem] = [compute]
@@ -336,6 +335,14 @@ class _Builder:
             else:
                 indices.append(self.index_of[self.plan.forest.find(axis)])
         return Compute(unit, phase, tuple(indices), loops)
+
+
+def _outside_of_tile(spec: LoopSpec) -> LoopSpec:
+    """Return the loop of a tile for a phase that is none: over registers of a thread, serial."""
+    if spec.tile is None:
+        return spec
+    in_registers = spec.parallel is ParallelType.mma
+    return replace(spec, tile=None, parallel=ParallelType.serial if in_registers else spec.parallel)
 
 
 def static(extent: Expr) -> int | None:

@@ -211,6 +211,8 @@ class _Flat:
                 )
             case Collective() | Issue():
                 return self.statements(node.body)
+            case Tile() if not node.over_lanes:
+                return self.statements(node.body)
             case Commit() | Wait():
                 return ()  # copies are made where they are issued, which is one of their times
             case Barrier():

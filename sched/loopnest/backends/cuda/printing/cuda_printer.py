@@ -7,13 +7,12 @@ than the program has: `cuda_sync.GRID_COUNTER`, the last one.
 from __future__ import annotations
 
 import math
-import string
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 
 from loopnest.backends.clike.dialect import SUM
-from loopnest.backends.clike.identifiers import symbol
+from loopnest.backends.clike.identifiers import function_name, symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.sink_allocations import settle_allocations
 from loopnest.backends.clike.statements import (
@@ -77,7 +76,7 @@ from loopnest.kir import (
 )
 from loopnest.kir.instruction_rows import instructions
 from loopnest.kir.instruction_table import Instruction, Operand
-from loopnest.kir.matrix_rows import first_elements, named
+from loopnest.kir.matrix_rows import named
 from loopnest.kir.shared_memory import ALIGNMENT, shared_layout, shared_places
 from loopnest.kir.tiles import in_registers
 from loopnest.kir.vector_access import WideAccess, alignments, require_wide_copies
@@ -485,14 +484,7 @@ class _CudaPrinter(StatementPrinter):
                 "give its row a ptx, or run the kernel on another target",
             )
         self.instructions[row.name] = row
-        held = dict(node.operands)
-        used = first_elements(node)
-        places = []
-        for role in row.operands:
-            load = used[held[role]]
-            places.append(f"&{self.format.element(load.buffer, load.args, flat=False)}")
-        tensors = ", ".join([f"{role}={buffer.tensor}" for role, buffer in node.operands])
-        self.emit(f"{function_name(row)}({', '.join(places)});  // {comment(tensors)}")
+        self.emit(self.tile_call(node, row))
 
     def visit_collective(self, node: Collective) -> None:
         self.is_collective = True
@@ -708,7 +700,7 @@ template <int BYTES>
 static __device__ __forceinline__ void {function_name(row)}(
     void *to, const void *from, int taken) {{
 #if defined(__CUDA_ARCH__)
-  asm volatile("{with_operands(row.ptx, numbers)}"
+  asm volatile("{row.ptx.format_map(numbers)}"
       :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(__cvta_generic_to_global(from)),
          "n"(BYTES), "r"(taken) : "memory");
 #else
@@ -757,11 +749,6 @@ WORD = 4
 """Bytes of a register, in which the elements of an operand lie together."""
 
 
-def function_name(row: Instruction) -> str:
-    """Return how the device function of a row is called in CUDA text."""
-    return "ln_" + "".join([c if c.isalnum() else "_" for c in row.name])
-
-
 def device_function(row: Instruction) -> str:
     """Return the definition of the device function that executes a row of scope "warp".
 
@@ -796,7 +783,7 @@ def device_function(row: Instruction) -> str:
         parameters.append(f"{'' if role == written else 'const '}void* {role}_")
     reads_memory = any(o.memory is not Memory.WARP for o in row.operands.values())
     effects = ' : "memory"' if reads_memory else ""
-    text = with_operands(row.ptx, numbers)
+    text = row.ptx.format_map(numbers)
     return "\n".join([
         f"static __device__ __forceinline__ void {function_name(row)}({', '.join(parameters)}) {{",
         *lines,
@@ -810,8 +797,3 @@ def device_function(row: Instruction) -> str:
 def word_count(operand: Operand, fragment: Fragment) -> int:
     """Return how many registers of 32 bits a lane has of an operand."""
     return fragment.registers * operand.dtype.size // WORD
-
-
-def with_operands(ptx: str, numbers: Mapping[str, str]) -> str:
-    """Return the PTX of a row with what stands for its operands."""
-    return string.Formatter().vformat(ptx, (), numbers)
