@@ -33,6 +33,20 @@ def test_a_commit_and_a_wait_stand_under_no_test() -> None:
     assert faults("for i0 in 8:  # block_x", "  commit", "for i1 in N:", "  wait 0") == []
 
 
+def test_bounds_of_a_loop_are_a_test_where_threads_differ() -> None:
+    head = ["for i0 in 8:  # block_x", "  y[i0] = 0.0"]
+    assert (
+        faults(*head, "for i1 in 8:  # grid_x", "  for i2 in 0..min(i1 + 1, 8) of 8:", "    wait 0")
+        == []
+    )
+    own = faults("for i0 in 8:  # block_x", "  for i1 in 0..min(i0 + 1, 8) of 8:", "    commit")
+    assert own == ["commit stands under a test"]
+
+
+def test_a_zero_of_another_type_is_a_constant() -> None:
+    assert faults("S: float16[8] shared", "issue cp.async:", "  S[0] = float16(0.0)") == []
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [

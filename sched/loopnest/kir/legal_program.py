@@ -54,6 +54,7 @@ from loopnest.scalar.expr import (
     Op,
     ScalarParam,
     Symbol,
+    is_zero,
     loads,
     walk,
 )
@@ -68,7 +69,8 @@ def program_faults(program: Program, *, staged: bool = True) -> list[str]:
 
     Args:
         program: the nest.
-        staged: whether accesses to circular buffers have an index for the stage already.
+        staged: whether accesses to circular buffers have an index for the stage already; before,
+            tiles may have tests too, and are not looked at.
     """
     outputs = [output.buffer for output in program.outputs]
     known = {p.buffer for p in program.params if p.buffer is not None} | set(outputs)
@@ -77,7 +79,8 @@ def program_faults(program: Program, *, staged: bool = True) -> list[str]:
     for part in program.launches:
         scope = _VisibleNames(part, staged, frozenset(known), stored)
         found += scope.body(part.body)
-        found += tile_faults(part)
+        if staged:
+            found += tile_faults(part)
     if len(program.launches) < len(program.body):
         beside = [n for n in program.body if not isinstance(n, Launch)]
         if beside and len(beside) < len(program.body):
@@ -122,6 +125,7 @@ class _VisibleNames(StatementVisitor):
         buffers: those that are made.
         stored: those that the caller or a statement above stores to, at any element.
         indices: those of the loops around.
+        threads: those of them that are bound to threads of a block.
         locals: the names defined.
         undefined: the names whose values were loaded from buffers that nothing above stores to.
         tested: whether a test, or a loop that some threads do not run, stands around.
@@ -134,6 +138,7 @@ class _VisibleNames(StatementVisitor):
     buffers: frozenset[Buffer]
     stored: set[Buffer]
     indices: frozenset[Index] = frozenset()
+    threads: frozenset[Expr] = frozenset()
     locals: set[Local] = field(default_factory=set)
     undefined: dict[Local, Buffer] = field(default_factory=dict)
     tested: bool = False
@@ -213,7 +218,8 @@ class _VisibleNames(StatementVisitor):
         for buffer in self._not_stored(node.condition):
             yield f"a condition tests {buffer.name} before it is stored"
         # What one branch stores the other one does not find; what follows may.
-        mine = replace(self, tested=True)
+        # The bounds of a loop that are the same for all threads of a block leave none of them out.
+        mine = self if self._is_common_bound(node) else replace(self, tested=True)
         other = replace(self, stored=set(self.stored), tested=True)
         yield from mine._inner(node.body)
         yield from other._inner(node.orelse)
@@ -282,7 +288,19 @@ class _VisibleNames(StatementVisitor):
         ordered = node.parallel.order == "ascending" and bool(node.body)
         ending = node.body[-1] if ordered else None
         inner = replace(self, tested=self.tested or some, ending=ending)
+        if node.parallel.is_block:
+            inner = replace(inner, threads=self.threads | {node.var})
         yield from inner._inner(node.body, node.var)
+
+    def _is_common_bound(self, node: If) -> bool:
+        """Whether a test is the bounds of a loop, and all threads of a block find the same."""
+        return node.reason == BOUND and not any(
+            part in self.threads
+            or isinstance(part, Local)
+            or (isinstance(part, LaunchIndex) and part.dimension.is_block)
+            or (isinstance(part, Load) and part.buffer.memory is not Memory.GLOBAL)
+            for part in walk(node.condition)
+        )
 
     def _bounds(self, node: Loop) -> Iterator[str]:
         """Yield what a loop's bounds load and its body stores: they are asked once, in front."""
@@ -343,7 +361,7 @@ def _copy_faults(node: Store, instruction: str) -> Iterator[str]:
     value = node.value
     if value.dtype is not node.storage.dtype:
         yield f"{where} converts {value.dtype} to {node.storage.dtype}"
-    if isinstance(value, Const):
+    if isinstance(value, Const) or is_zero(value):
         return
     if not isinstance(value, Load):
         yield f"{where} computes; it copies what one load finds, or a constant"
