@@ -20,6 +20,7 @@ from kernels.cross_entropy import cross_entropy
 from kernels.cumsum import cumsum, cumsum_long
 from kernels.dropout import dropout
 from kernels.embedding import embedding, embedding_grad
+from kernels.gated_delta_rule import gated_delta_rule
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
 from kernels.group_norm import group_norm
@@ -48,12 +49,12 @@ from kernels.varlen_attention import varlen_attention
 from loopnest.devtools import pytest_plugin
 
 KERNELS = (
-    adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
-    bilinear, blur, column_sum, concatenate, conv1d, conv2d, cross_entropy, cumsum, cumsum_long,
-    dropout, embedding, embedding_grad, gemm, grid_sum, group_norm, grouped_gemm, histogram,
-    int8_gemm, jacobi3d, layernorm, layernorm_backward, lstm_cell, lstm_sequence, max_pool, nbody,
-    power_iteration, rmsnorm, rope, row_sum, seidel2d, sinkhorn, smith_waterman, softmax, sort_rows,
-    spmv, spmv_csr, transpose, varlen_attention,
+    adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu, bilinear,
+    blur, column_sum, concatenate, conv1d, conv2d, cross_entropy, cumsum, cumsum_long, dropout,
+    embedding, embedding_grad, gated_delta_rule, gemm, grid_sum, group_norm, grouped_gemm,
+    histogram, int8_gemm, jacobi3d, layernorm, layernorm_backward, lstm_cell, lstm_sequence,
+    max_pool, nbody, power_iteration, rmsnorm, rope, row_sum, seidel2d, sinkhorn, smith_waterman,
+    softmax, sort_rows, spmv, spmv_csr, transpose, varlen_attention,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

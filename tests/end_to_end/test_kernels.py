@@ -45,6 +45,7 @@ def size_cases(kernel, names):
     divisible = {**DIVISIBLE, **({"H": 2} if heads else {}), **({"N": 64} if rows else {})}
     odd = {**ODD, "H": 3} if heads else ODD
     if kernel.name in (
+        "gated_delta_rule",
         "lstm_sequence",
         "seidel2d",
         "smith_waterman",
