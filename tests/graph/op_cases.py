@@ -28,6 +28,7 @@ from graph.op_references import (
     erf,
     fused,
     gathered,
+    multiplied,
     normalised,
     picked_by_number,
     place_numbers,
@@ -264,8 +265,19 @@ STRUCTURE = [
             lambda x, i, u, name=name: G.put(x, i, u, name),
             name,
         )
-        for name, fold in {"max": max, "min": min}.items()
+        for name, fold in {"max": max, "min": min, "prod": math.prod}.items()
     ],
+    case(
+        "put",
+        both(
+            lambda r: [np.array([[2.0, 0.0, -1.5], [0.0, 3.0, 0.5]])],
+            lambda r: [np.array([[0, 1, 5, 5], [2, 0, 2, 3]])],
+            lambda r: [np.array([[0.0, 2.0, 3.0, 0.0], [-2.0, 1.5, 4.0, 0.0]])],
+        ),
+        multiplied,
+        lambda x, i, u: G.put(x, i, u, "prod"),
+        "prod, zeros",
+    ),
     case("size", lambda r: [], lambda: np.float32(3), lambda: G.call("size", (), SIZE)),
     case("const", lambda r: [], lambda: np.ones(2), lambda: G.const(np.ones(2))),
     case("var", SQUARE, lambda x: x, lambda x: x),

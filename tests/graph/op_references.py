@@ -105,6 +105,12 @@ def gathered(x, values):
     return y
 
 
+def multiplied(x, i, u):
+    y = x.copy()
+    np.multiply.at(y.reshape(-1), i, u)
+    return y
+
+
 def unsliced(x):
     y = np.zeros((5, 7))
     y[1:5:2, 0:7:3] = x

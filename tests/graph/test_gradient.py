@@ -83,6 +83,17 @@ def test_second_order(case: Case):
     check_gradients(sum(second[1:], second[0]), graph.inputs, feeds, tolerance=2e-6, step=step)
 
 
+def test_factors_of_a_product_by_places_of_which_two_are_zero():
+    """Both have nothing of the product, and so have all others; elsewhere one zero has the rest."""
+    arrays = np.array([2.0, 3.0]), np.array([0, 0, 1, 1, 0]), np.array([0.0, 0.0, 0.0, 5.0, 7.0])
+    x, i, u = [G.var(f"x{n}", a.shape, a.dtype.name) for n, a in enumerate(arrays)]
+    dx, du = G.gradient(G.sum(G.put(x, i, u, "prod")), [x, u])
+    feeds = {f"x{n}": array for n, array in enumerate(arrays)}
+    dx, du = G.evaluate(G.Graph([x, i, u], [dx, du]), feeds)
+    np.testing.assert_array_equal(dx, [0, 0])
+    np.testing.assert_array_equal(du, [0, 0, 15, 0, 0])
+
+
 def test_every_op_has_a_gradient_or_says_that_it_has_none():
     for op in OPS:
         rule = G.get_attr(op, "gradient")

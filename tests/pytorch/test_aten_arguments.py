@@ -203,14 +203,13 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
         (X, 0, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4), "sum"),
         *[
             (x, axis, torch.tensor([[2, 0, 1], [2, 2, 1]]), values, fold)
-            for fold in ("amax", "amin", "mean")
+            for fold in ("amax", "amin", "mean", "prod")
             for x, axis, values in [
                 (X, 1, some(3, 4) + 1),
                 (X, 0, torch.full((3, 4), math.nan)),
                 (whole(3, 4), -1, whole(2, 3)),
             ]
         ],
-        (X, 1, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4), "prod"),
         (
             some(4, dtype=torch.float16),
             0,

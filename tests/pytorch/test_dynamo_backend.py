@@ -264,7 +264,7 @@ def test_elements_that_data_choose_are_written_by_kernels(dynamic):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("include_self", [False, True])
-@pytest.mark.parametrize("fold", ["amax", "amin", "mean", "sum"])
+@pytest.mark.parametrize("fold", ["amax", "amin", "mean", "prod", "sum"])
 def test_elements_are_folded_where_data_say(fold, include_self, dynamic):
     """Forward and backward by kernels alone, where several fall on one element and NaN is one."""
 
@@ -273,6 +273,7 @@ def test_elements_are_folded_where_data_say(fold, include_self, dynamic):
 
     places, given = torch.randint(0, 9, (4, 40)), torch.randn(4, 40)
     given[1, 3] = torch.nan
+    given[2:, 5:9] = 0
     found = []
     for fast in (function, torch.compile(function, backend="loopnest", dynamic=dynamic)):
         torch._dynamo.reset()

@@ -10,6 +10,7 @@ import pytest
 import loopnest as ln
 from helpers.math_run import assert_equal, run
 from loopnest.proofs.verifier import verify_program
+from loopnest.tensor.ops.gathers import scatter_prod
 from mutation.mutants import mutants
 
 RNG = np.random.default_rng(0)
@@ -272,6 +273,40 @@ def test_extremes_by_atomic_updates_have_the_same_bits_each_time() -> None:
     for seed in range(3):
         found = ln.compile(kernel, target="interpret", thread_order=seed)(x, i, u)
         assert_equal(found, ln.evaluate(f, x, i, u))
+
+
+# Products
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.uint8])
+@pytest.mark.parametrize(("axis", "shape"), [(0, (7, 4)), (1, (3, 6)), (1, (2, 6)), (0, (0, 2))])
+def test_products(axis: int, shape: tuple[int, ...], dtype: Any) -> None:
+    x, u = np.abs(small(3, 4)).astype(dtype), np.abs(small(*shape)).astype(dtype)
+    if x.dtype.kind == "f" and u.size:
+        x[1, 1], u[0, 0] = np.inf, np.nan
+    i = RNG.integers(-1, x.shape[axis] + 1, shape)
+    inside = [at for at in np.ndindex(*shape) if 0 <= i[at] < x.shape[axis]]
+    target = [(*at[:axis], i[at], *at[axis + 1 :]) for at in inside]
+    expected = x.astype(np.float32) if dtype is np.float16 else x.copy()
+    if inside:
+        np.multiply.at(expected, tuple(np.transpose(target)), [u[at] for at in inside])
+    found = run(lambda x, i, u: scatter_prod(x, i, u, axis), x, i, u)
+    assert_equal(found, expected.astype(dtype))
+
+
+def test_products_by_atomic_updates() -> None:
+    with ln.Fusion("products") as f:
+        x, i = f.input("x", ("V",), ln.int32), f.input("i", ("K",), ln.int32)
+        f.output(scatter_prod(x, i, f.input("u", ("K",), ln.int32), 0), "y")
+    assert ln.auto_schedule(f, "cuda").name == "scatter"
+    kernel = ln.lower(f)
+    assert "atomic" in str(kernel)
+    assert ln.verify(kernel).all_sizes
+    x, u = RNG.integers(-9, 9, (2, 50)).astype(np.int32)
+    i, expected = RNG.integers(0, 50, 50).astype(np.int32), x.copy()
+    np.multiply.at(expected, i, u)
+    for seed in range(3):
+        assert_equal(ln.compile(kernel, target="interpret", thread_order=seed)(x, i, u), expected)
 
 
 # Places that differ

@@ -401,9 +401,13 @@ def _index_add(node: Node, dy: Node) -> tuple[Node, None, Node]:
 def _put(node: Node, dy: Node) -> tuple[Node, None, Node]:
     """Give a place that has a value nothing of x, and what it has to the last of its values.
 
-    An extreme is shared evenly by those that are it, x among them.
+    An extreme is shared evenly by those that are it, x among them. A factor has the product of the
+    others.
     """
     x, indices, values = node.inputs
+    if node.attrs["fold"] == "prod":
+        others = ops.put(ops.ones_like(x), indices, values, "prod")
+        return ops.mul(dy, others), None, _of_factors(node, dy)
     if node.attrs["fold"] != "last":
         own = ops.logical_or(ops.eq(x, node), ops.isnan(x))
         chosen = ops.logical_or(ops.eq(values, ops.take(node, indices)), ops.isnan(values))
@@ -418,6 +422,20 @@ def _put(node: Node, dy: Node) -> tuple[Node, None, Node]:
     is_last = call("eq", (ops.take(last, indices), numbers))
     taken = zero_where_not(is_last, ops.take(dy, indices))
     return ops.put(dy, indices, zero), None, taken
+
+
+def _of_factors(node: Node, dy: Node) -> Node:
+    """Multiply dy with the product of all other factors: a quotient, but for a zero that is alone.
+
+    Second derivatives miss what two zeros of one place would have of each other.
+    """
+    x, indices, values = node.inputs
+    is_zero = ops.eq(values, 0)
+    zeros = ops.index_add(ops.zeros(x.shape, int64), indices, ops.cast(is_zero, int64))
+    alone = ops.logical_and(is_zero, ops.eq(ops.take(zeros, indices), 1))
+    others = ops.put(x, indices, ops.where(alone, 1, values), "prod")
+    quotient = ops.div(ops.take(ops.mul(dy, node), indices), ops.where(is_zero, 1, values))
+    return ops.where(alone, ops.take(ops.mul(dy, others), indices), quotient)
 
 
 @register_attr(("tuple", "group"), "gradient")

@@ -22,6 +22,7 @@ from loopnest.scalar.expr import cast
 from loopnest.scalar.op_table import FUNCTIONS
 from loopnest.tensor.fusion import ScalarOperand, current_fusion
 from loopnest.tensor.ops.data_movement import sizes_of
+from loopnest.tensor.ops.gathers import scatter_prod
 
 MathOperand: TypeAlias = "ln.TensorView | ScalarOperand | bool | int | float"
 MathValue: TypeAlias = "MathOperand | tuple[MathValue, ...]"
@@ -264,6 +265,7 @@ _PUTS: dict[str, Callable[..., ln.TensorView]] = {
     "last": ln.scatter,
     "max": ln.scatter_max,
     "min": ln.scatter_min,
+    "prod": scatter_prod,
 }
 
 

@@ -18,7 +18,8 @@ from loopnest.schedulers.iteration_space import reads_parts, reductions, steps
 from loopnest.schedulers.processor_facts import Processor
 
 FOLDS = (
-    "last_update", "scatter_add", "scatter_max", "scatter_min", "index_add", "digit_count", "order",
+    "last_update", "scatter_add", "scatter_max", "scatter_min", "scatter_prod", "index_add",
+    "digit_count", "order",
 )  # fmt: skip
 """The operations whose updates go to elements that data choose."""
 

@@ -443,8 +443,8 @@ def _scatter_reduce(call: Call) -> Node:
     if not x.ndim or indices.ndim != x.ndim:
         raise NotTranslated("of a scalar, or of no element")
     fold = call.get("reduce", "sum")
-    if fold == "prod" or x.dtype.is_bool:
-        raise NotTranslated("of a product, or of bools")
+    if x.dtype.is_bool:
+        raise NotTranslated("of bools")
     axis, keeps = axis % x.ndim, call.get("include_self", True)
     values = _corner(values, indices.shape)
     rows = _same_for_all(indices, axis, x.shape)
@@ -453,7 +453,7 @@ def _scatter_reduce(call: Call) -> Node:
     places = along_axis(x, axis, indices)
     if not keeps:
         x = G.put(x, places, G.full(indices.shape, _start(fold, x.dtype), x.dtype))
-    if fold in ("amax", "amin"):
+    if fold in ("amax", "amin", "prod"):
         return G.put(x, places, values, fold.removeprefix("a"))
     total = _added(x, places, values)
     if fold == "sum":
@@ -469,7 +469,7 @@ def _scatter_reduce(call: Call) -> Node:
 def _start(fold: str, dtype: DType) -> float:
     """Return what an element begins with where a fold does not keep its own value."""
     if fold not in ("amax", "amin"):
-        return 0
+        return int(fold == "prod")
     if dtype.is_float:
         return -math.inf if fold == "amax" else math.inf
     return dtype.least if fold == "amax" else dtype.greatest

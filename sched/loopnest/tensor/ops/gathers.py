@@ -382,6 +382,20 @@ def scatter_min(tv: TensorView, indices: TensorView, updates: TensorView, axis: 
     return _by_elements("scatter_min", tv, indices, updates, axis, "ordered")
 
 
+def scatter_prod(tv: TensorView, indices: TensorView, updates: TensorView, axis: int) -> TensorView:
+    """Return `tv` with each element multiplied by its updates along `axis`, as `scatter_add` adds.
+
+    No name of the package: graphs multiply by it, and in math of one's own a product under a mask
+    is the same.
+
+    Raises:
+        DefinitionError: as there.
+
+    Source: torch.Tensor.scatter_reduce, "prod" with include_self.
+    """
+    return _by_elements("scatter_prod", tv, indices, updates, axis, "multiplied")
+
+
 def _by_elements(
     name: str,
     tv: TensorView,
@@ -633,6 +647,7 @@ def _scattered(
 _FOLDS = {
     "scatter_max": (reducers.MAX, pointwise.maximum),
     "scatter_min": (reducers.MIN, pointwise.minimum),
+    "scatter_prod": (reducers.PROD, pointwise.mul),
 }
 
 
