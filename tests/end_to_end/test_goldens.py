@@ -39,6 +39,7 @@ from kernels.rmsnorm import rmsnorm
 from kernels.rope import rope
 from kernels.row_sum import row_sum
 from kernels.seidel2d import seidel2d
+from kernels.selective_scan import selective_scan
 from kernels.sinkhorn import sinkhorn
 from kernels.smith_waterman import smith_waterman
 from kernels.softmax import softmax
@@ -53,8 +54,8 @@ KERNELS = (
     blur, column_sum, concatenate, conv1d, conv2d, cross_entropy, cumsum, cumsum_long, dropout,
     embedding, embedding_grad, gated_delta_rule, gemm, grid_sum, group_norm, grouped_gemm,
     histogram, int8_gemm, jacobi3d, layernorm, layernorm_backward, lstm_cell, lstm_sequence,
-    max_pool, nbody, power_iteration, rmsnorm, rope, row_sum, seidel2d, sinkhorn, smith_waterman,
-    softmax, sort_rows, spmv, spmv_csr, transpose, varlen_attention,
+    max_pool, nbody, power_iteration, rmsnorm, rope, row_sum, seidel2d, selective_scan, sinkhorn,
+    smith_waterman, softmax, sort_rows, spmv, spmv_csr, transpose, varlen_attention,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

@@ -48,6 +48,7 @@ def size_cases(kernel, names):
         "gated_delta_rule",
         "lstm_sequence",
         "seidel2d",
+        "selective_scan",
         "smith_waterman",
     ):  # each step is as the one before
         few = {"T": 3, "M": 32, "N": 8, "H": 32}, {"T": 3, "M": 11, "N": 7, "H": 19}
