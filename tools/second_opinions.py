@@ -119,7 +119,7 @@ def answers(program: kir.Program, subject: Subject, seconds: float, most: int) -
             row[which], found = "unknown", f"no answer within {seconds:g} s"
         except Exception as error:  # no checker may break, whatever it is given
             row[which], found = "error", f"{type(error).__name__}: {error}"
-        row[f"{which}_says"] = found[:400]
+        row[f"{which}_says"] = found[:600]
         row[f"{which}_seconds"] = round(time.process_time() - started, 2)
     return row
 
@@ -140,9 +140,11 @@ def markdown(rows: list[Row]) -> str:
         lines += [f"## {title}", "", *counted(chosen), ""]
     unseen = [r for r in rows if r["first"] == "refuted" and r["second"] == "right"]
     lines += ["## Refuted, and right at the sizes that were tried, by the kind of change", ""]
-    lines += ["| change | mutants | declared only |", "| --- | --- | --- |"]
+    lines += ["| change | mutants | of them tiles not crossed | declared only |"]
+    lines += ["| --- | --- | --- | --- |"]
+    small = Counter(row["kind"] for row in unseen if "which was not tried" in row["second_says"])
     for kind, count in Counter(row["kind"] for row in unseen).most_common():
-        lines.append(f"| {kind} | {count} | {'yes' if kind in DECLARED else ''} |")
+        lines.append(f"| {kind} | {count} | {small[kind]} | {'yes' if kind in DECLARED else ''} |")
     lines += ["", "## Disagreements", ""]
     lines += [told(row) for row in rows if disagrees(row)] or ["None."]
     return "\n".join(lines)

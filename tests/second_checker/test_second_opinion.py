@@ -21,6 +21,8 @@ from loopnest.second_checker import Opinion, second_opinion
 from loopnest.second_checker.crossing_sizes import crossing_sizes
 from loopnest.tensor.math_snapshot import MathSnapshot
 from mutation.judge import DECLARED, mutants_of
+from mutation.mutant import Mutant
+from mutation.mutants import KINDS, mutants
 from mutation.rewriting import with_buffer
 from mutation.subjects import keys_in, load, random_keys
 
@@ -40,6 +42,10 @@ def tiled_sum(dims: tuple[int | str, int | str] = ("N", "D")) -> ln.Kernel:
 
 def parts(kernel: ln.Kernel) -> tuple[kir.Program, MathSnapshot]:
     return kernel._lowered.program, kernel._lowered.math()
+
+
+def mutants_of_kind(kind: str, program: kir.Program) -> list[Mutant]:
+    return [mutant for mutant in mutants(program, KINDS) if mutant.kind == kind]
 
 
 def opinion(old: str, new: str) -> Opinion:
@@ -147,6 +153,127 @@ def test_what_cannot_be_run_is_unknown() -> None:
     assert not found.ok
     assert str(found) == (
         "unknown: no sizes with elements are known at which at most 40000000 statements run"
+    )
+
+
+# Loops that data end
+
+
+def halved(parallel: ln.ParallelType | None = None) -> ln.Kernel:
+    """Halve a vector until all is below 1."""
+    with ln.Fusion("halved") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = ln.recur(
+            lambda y, _: y * 0.5, x, steps="T", keep="last",
+            until=lambda y: ln.all((y < 1.0).named("below"), axis=0).named("small"),
+        )  # fmt: skip
+        f.output(y, "y")
+    if parallel is not None:
+        states = [t for t in f.tensors if t.memory is ln.GLOBAL and t.ndim == 2]
+        for tensor in (*states, f["small"], f["y"]):
+            tensor.parallelize({-1: parallel})
+    f.inline_most(replay=True)
+    return ln.lower(f)
+
+
+def constant_steps(steps: int) -> ln.Kernel:
+    with ln.Fusion("doubled") as f:
+        y = ln.recur(lambda y, _: y * 2.0, ln.full((), 1.0), steps=steps, keep="last",
+                     until=lambda y: y > 30.0)  # fmt: skip
+        f.output(y, "y")
+    return ln.lower(f)
+
+
+@pytest.mark.parametrize("parallel", [None, ln.ParallelType.block_x])
+def test_a_loop_ends_early_in_a_trial_and_runs_on_in_another(
+    parallel: ln.ParallelType | None,
+) -> None:
+    program, math = parts(halved(parallel))
+    assert second_opinion(program, math).ok
+    ends = {m.text: second_opinion(m.program, math) for m in mutants_of_kind("end", program)}
+    assert set(ends) == {"end by the opposite", "end where it may not", "end before a statement"}
+    assert {text: str(o) for text, o in ends.items() if o.status != "wrong"} == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("small[0], int64(i0), ", "small[0], int64(i0 + 1), "),
+        ("small[0], int64(i0), ", "small[0], int64(0), "),
+        ("< 1.0", "< 0.5"),
+        ("where(small[0]", "where(not small[0]"),
+    ],
+)
+def test_another_step_that_ends_a_loop_is_wrong(old: str, new: str) -> None:
+    kernel = halved()
+    program, math = parts(kernel)
+    text = str(kernel)
+    assert old in text
+    found = kir.parse(text.replace(old, new))
+    changed = replace(program, body=found.body, params=found.params, outputs=found.outputs)
+    assert second_opinion(changed, math).status == "wrong"
+
+
+def test_a_loop_that_only_larger_sizes_end_runs_longer() -> None:
+    with ln.Fusion("fibonacci") as f:
+        one = ln.full((), 1, dtype=ln.int64)
+        n = ln.recur(lambda past, _: past[0] + past[1], (one, one), steps="T", depth=2,
+                     keep="last", until=lambda n: n > 30)  # fmt: skip
+        f.output(n, "n")
+    program, math = parts(ln.lower(f))
+    found = second_opinion(program, math)
+    assert str(found) == "right at T=0; T=1; T=3; T=4; T=5; T=12"
+
+
+@pytest.mark.parametrize(
+    ("steps", "how"),
+    [(4, "is left early, behind its first step"), (20, "runs all its steps")],
+)
+def test_an_end_that_no_trial_shows_is_unknown(steps: int, how: str) -> None:
+    kernel = constant_steps(steps)
+    lines = str(kernel).splitlines()
+    (line,) = [n for n, text in enumerate(lines, 1) if "until" in text]
+    assert str(second_opinion(*parts(kernel))) == (
+        f"unknown: no trial is known in which the loop that ends at line {line} {how}"
+    )
+
+
+def test_a_nest_without_the_end_of_its_math_is_unknown() -> None:
+    kernel = halved()
+    program, math = parts(kernel)
+    text = "\n".join([line for line in str(kernel).splitlines() if "until" not in line])
+    found = kir.parse(text)
+    changed = replace(program, body=found.body, params=found.params, outputs=found.outputs)
+    (fold,) = [t.name for t in math.tensors if t.definition and t.definition.op == "until"]
+    assert str(second_opinion(changed, math)) == (
+        f"unknown: no loop of the nest ends early, as {fold} of the math says"
+    )
+
+
+@pytest.mark.parametrize("name", ["sinkhorn@gpu", "sinkhorn@cpu"])
+def test_a_kernel_that_ends_on_square_matrices_alone(name: str) -> None:
+    subject = load(next(keys_in(ROOT / "kernels", [name])))
+    assert subject is not None
+    found = second_opinion(subject.program, subject.math, 300_000)
+    assert found.ok, found
+    assert {"N": 3, "M": 3, "S": 3} in found.sizes
+
+
+# Tiles that were not crossed
+
+
+def test_tiles_that_no_run_crosses_are_named() -> None:
+    with ln.Fusion("doubled") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = f.output(x * 2.0, "y")
+    y.split(0, 512)
+    program, math = parts(ln.lower(f))
+    assert str(second_opinion(program, math, 5_000)) == "right at N=1025; N=1024; N=5; N=1; N=0"
+    found = second_opinion(program, math, 600)
+    assert found.ok
+    assert found.uncrossed == {"N": 1025}
+    assert str(found) == (
+        "right at N=5; N=0; two tiles are crossed from N=1025 on, which was not tried"
     )
 
 

@@ -21,6 +21,7 @@ _ODD = (5, 3, 7, 2, 6, 4)
 _LARGEST = 1 << 14
 _MOST_SEARCHED = 20_000
 _MOST_FOUND = 4
+_LONGER = (1, 4, 16, 64)
 
 
 def crossing_sizes(
@@ -45,6 +46,39 @@ def crossing_sizes(
         if statements_at(program, least) <= COSTLY * most:
             yield least
     yield from [sizes for n, sizes in enumerate(fitting) if sizes not in fitting[:n]]
+
+
+def ended_loops(program: kir.Program) -> dict[kir.Until, kir.Loop]:
+    """Return the loops that run in order and whose last statement may end them."""
+    loops = [n for n in program.nodes if isinstance(n, kir.Loop) and n.body]
+    ends = [(n.body[-1], n) for n in loops if n.parallel.order == "ascending"]
+    return {end: loop for end, loop in ends if isinstance(end, kir.Until)}
+
+
+def longer_sizes(
+    program: kir.Program,
+    tried: Sequence[Mapping[str, int]],
+    conditions: Sequence[Expr],
+    most: int,
+) -> list[Mapping[str, int]]:
+    """Return sizes at which data may end loops or not, those first at which few statements run.
+
+    They are those of `tried` that have elements, one with all axes alike, for what converges on
+    square matrices alone, and all of these with more steps of the loops that a condition ends.
+    """
+    extents = [loop.var.extent for loop in ended_loops(program).values()]
+    steps = {v.name for extent in extents for v in variables(extent) if isinstance(v, Symbol)}
+    names = [p.name for p in program.params if p.kind == "size"]
+    alike = {name: _up(BEGUN, _step(name, conditions)) for name in names}
+    found: list[Mapping[str, int]] = []
+    for sizes in [alike, *[sizes for sizes in tried if all(sizes.values())]] if extents else []:
+        for times in _LONGER:
+            longer = {name: size * times if name in steps else size for name, size in sizes.items()}
+            longer = _tied(longer, conditions)
+            if longer not in found and fulfils(program, conditions, longer):
+                found.append(longer)
+    fitting = [s for s in found if s in tried or statements_at(program, s) <= most]
+    return sorted(fitting, key=lambda sizes: statements_at(program, sizes))
 
 
 def fulfils(program: kir.Program, conditions: Sequence[Expr], sizes: Mapping[str, int]) -> bool:
@@ -92,8 +126,8 @@ def _telling(
         yield {}
         return
     steps = {name: _step(name, conditions) for name in names}
-    small = {name: _up(_ODD[n % len(_ODD)], steps[name]) for n, name in enumerate(names)}
-    crossed = {name: _crossing(program, name, small, steps[name]) for name in names}
+    small = _small(names, steps)
+    crossed = two_tiles(program, conditions)
     whole = {name: _up(max(crossed[name] - 1, 1), steps[name]) for name in names}
     yield crossed
     if statements_at(program, crossed) > most:
@@ -105,6 +139,18 @@ def _telling(
     yield small
     yield {name: _up(1, steps[name]) for name in names}
     yield from [{**small, name: 0} for name in names]
+
+
+def two_tiles(program: kir.Program, conditions: Sequence[Expr]) -> dict[str, int]:
+    """Return for each size the least at which all loops over it run over two tiles and more."""
+    names = [p.name for p in program.params if p.kind == "size"]
+    steps = {name: _step(name, conditions) for name in names}
+    small = _small(names, steps)
+    return {name: _crossing(program, name, small, steps[name]) for name in names}
+
+
+def _small(names: Sequence[str], steps: Mapping[str, int]) -> dict[str, int]:
+    return {name: _up(_ODD[n % len(_ODD)], steps[name]) for n, name in enumerate(names)}
 
 
 def _step(name: str, conditions: Sequence[Expr]) -> int:

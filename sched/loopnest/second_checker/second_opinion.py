@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from loopnest import kir
 from loopnest.base.errors import LaunchError
+from loopnest.kir.nest_text import nest_lines
 from loopnest.numerics.compare import compare
 from loopnest.numerics.error_bounds import enclosures
 from loopnest.numerics.intervals import Interval
@@ -17,8 +19,14 @@ from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr
-from loopnest.second_checker.crossing_sizes import COSTLY, crossing_sizes
-from loopnest.second_checker.thread_machine import run
+from loopnest.second_checker.crossing_sizes import (
+    COSTLY,
+    crossing_sizes,
+    ended_loops,
+    longer_sizes,
+    two_tiles,
+)
+from loopnest.second_checker.thread_machine import EARLY, WHOLE, run
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor, thaw
 
@@ -28,20 +36,27 @@ MOST_STATEMENTS = 2_000_000
 SEEDS = (0, 1)
 """Orders of threads; with the second all inputs that may be are negative."""
 
+SCALES = (1.0, 16.0, 1 / 16, 256.0, 1 / 256)
+"""How large inputs are: two seeds each. Only loops that data end need others than the first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
     """What the second checker found.
 
     Args:
-        status: "right", "wrong", or "unknown" where no sizes with elements could be tried.
+        status: "right", "wrong", or "unknown" where no sizes with elements could be tried, or
+            no data by which a loop ends early, or runs all its steps.
         sizes: those that were tried; the last one shows what is wrong.
         finding: what is wrong, or why nothing could be tried.
+        uncrossed: for each size that was too small in all that was tried, from where on loops over
+            its tiles run over two of them and begin a third.
     """
 
     status: str
     sizes: tuple[Mapping[str, int], ...] = ()
     finding: str = ""
+    uncrossed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -51,7 +66,12 @@ class Opinion:
     def __str__(self) -> str:
         if not self.ok:
             return f"{self.status}: {self.finding}"
-        return "right at " + "; ".join([_text(sizes) for sizes in self.sizes])
+        right = "right at " + "; ".join([_text(sizes) for sizes in self.sizes])
+        if not self.uncrossed:
+            return right
+        return (
+            f"{right}; two tiles are crossed from {_text(self.uncrossed)} on, which was not tried"
+        )
 
 
 def second_opinion(
@@ -70,6 +90,7 @@ def second_opinion(
     assumed = [condition for _, condition in (*math.conditions, *program.requires)]
     fusion = thaw(math)
     tried: list[Mapping[str, int]] = []
+    seen: Ends = {}
     for sizes in crossing_sizes(program, assumed, most):
         if any(
             size_value(a.extent, sizes) < 0 for t in math.tensors for a in (*t.root, *t.logical)
@@ -77,7 +98,7 @@ def second_opinion(
             continue
         tried.append(sizes)
         try:
-            found = next(_faults(program, math, fusion, sizes), "")
+            found = next(_faults(program, math, fusion, sizes, SEEDS, seen), "")
         except _NoInputs:
             tried.pop()
             continue
@@ -86,7 +107,49 @@ def second_opinion(
     if not any(all(sizes.values()) for sizes in tried):
         why = f"no sizes with elements are known at which at most {COSTLY * most} statements run"
         return Opinion("unknown", (), why)
-    return Opinion("right", tuple(tried))
+    for sizes in longer_sizes(program, tried, assumed, most):
+        if not _unseen(program, math, seen):
+            break
+        found = _ending_fault(program, math, fusion, sizes, seen)
+        tried = [*[known for known in tried if known != sizes], sizes]
+        if found:
+            return Opinion("wrong", tuple(tried), f"{found} at {_text(sizes)}")
+    unseen = _unseen(program, math, seen)
+    crossed = two_tiles(program, assumed).items()
+    uncrossed = {name: n for name, n in crossed if all(sizes[name] < n for sizes in tried)}
+    return Opinion("unknown" if unseen else "right", tuple(tried), unseen, uncrossed)
+
+
+Ends: TypeAlias = "dict[kir.Until, set[str]]"
+"""How loops that a condition ends were left in trials whose outputs the math determines."""
+
+
+def _ending_fault(
+    program: kir.Program, math: MathSnapshot, fusion: Fusion, sizes: Mapping[str, int], seen: Ends
+) -> str:
+    """Return what is wrong with larger and smaller inputs, tried until all ends were seen."""
+    for number in range(len(SEEDS), len(SEEDS) * len(SCALES)):
+        try:
+            found = next(_faults(program, math, fusion, sizes, (number,), seen), "")
+        except _NoInputs:
+            continue
+        if found or not _unseen(program, math, seen):
+            return found
+    return ""
+
+
+def _unseen(program: kir.Program, math: MathSnapshot, seen: Ends) -> str:
+    """Return which loop was never left in a way that it must be left in, to be called right."""
+    loops = ended_loops(program)
+    ending = [t for t in math.tensors if t.definition is not None and t.definition.op == "until"]
+    if ending and not loops:
+        return f"no loop of the nest ends early, as {ending[0].name} of the math says"
+    for end in loops:
+        for how in (EARLY, WHOLE):
+            if how not in seen.get(end, ()):
+                line = nest_lines(program)[end]
+                return f"no trial is known in which the loop that ends at line {line} {how}"
+    return ""
 
 
 def _text(sizes: Mapping[str, int]) -> str:
@@ -127,6 +190,9 @@ def _interface(program: kir.Program, math: MathSnapshot) -> Iterator[str]:
     for node in program.nodes:
         if isinstance(node, kir.Allocate) and node.storage.memory is Memory.GLOBAL:
             yield f"{node.buffer} is allocated in GLOBAL memory, which only a caller can pass"
+    for node in program.nodes:
+        if isinstance(node, kir.Until) and node not in ended_loops(program):
+            yield f"until {node.condition} is not the last statement of a loop that runs in order"
     for declared in program.ranges:
         if declared not in math.ranges:
             yield f"the nest assumes that {declared}, the math does not"
@@ -137,11 +203,16 @@ class _NoInputs(Exception):
 
 
 def _faults(
-    program: kir.Program, math: MathSnapshot, fusion: Fusion, sizes: Mapping[str, int]
+    program: kir.Program,
+    math: MathSnapshot,
+    fusion: Fusion,
+    sizes: Mapping[str, int],
+    seeds: Sequence[int],
+    seen: Ends,
 ) -> Iterator[str]:
-    """Yield what is wrong with a program at sizes."""
+    """Yield what is wrong with a program at sizes; note in `seen` how loops were left."""
     yield from _shapes(program, math, sizes)
-    for seed in SEEDS:
+    for seed in seeds:
         arrays = _arrays(program, math, sizes, seed)
         scalars = {s.name: _scalar(s.dtype, seed) for s in math.scalars}
         wanted = _wanted(fusion, arrays, scalars, sizes)
@@ -155,6 +226,9 @@ def _faults(
             verdict = compare(output.name, values, wanted[output.name])
             if not verdict.ok:
                 yield str(verdict)
+        if all(not w.value.size or np.isfinite(w.bound).any() for w in wanted.values()):
+            for end, ways in found.ends.items():
+                seen.setdefault(end, set()).update(ways)
 
 
 def _wanted(
@@ -232,19 +306,22 @@ def _drawn(
         if not dtype.is_float:
             return rng.integers(*bounds, shape) if np.prod(shape) else np.zeros(shape, np.int64)
         return rng.uniform(*bounds, shape)
+    scale = SCALES[seed // len(SEEDS)]
     if dtype.is_bool:
         return rng.random(shape) < 0.5
     if dtype.is_float:
         drawn = rng.normal(size=shape)
-        return -np.abs(drawn) - 0.5 if seed % 2 else drawn
-    least = max(dtype.least, -8)
-    return rng.integers(least, 1 if seed % 2 and least < 0 else 9, shape)
+        return scale * (-np.abs(drawn) - 0.5 if seed % 2 else drawn)
+    reach = max(int(8 * scale), 1)
+    least, largest = max(dtype.least, -reach), min(dtype.greatest, reach)
+    return rng.integers(least, 1 if seed % 2 and least < 0 else largest + 1, shape)
 
 
 def _scalar(dtype: DType, seed: int) -> object:
     if dtype.is_bool:
         return True
-    return 0.375 + seed / 4 if dtype.is_float else 2 + seed
+    scale, second = SCALES[seed // len(SEEDS)], seed % 2
+    return scale * (0.375 + second / 4) if dtype.is_float else max(int(2 * scale), 1) + second
 
 
 def _differing(

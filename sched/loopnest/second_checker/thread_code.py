@@ -311,6 +311,10 @@ class _ThreadWriter:
         else:
             self.lines.append(f"{pad}for {name} in range({extent}):")
             self._body(node.body, depth + 1, (*loops, name))
+            if node.body and isinstance(node.body[-1], kir.Until):
+                self.lines.append(f"{pad}else: {name} = {extent}")
+                end = self._constant(node.body[-1])
+                self.lines.append(f"{pad}M.run_state.left({end}, {name}, {extent})")
 
     def _wait(self, scope: str, node: kir.Stmt, loops: tuple[str, ...]) -> str:
         """Return the beginning of what a thread that waits yields."""

@@ -32,6 +32,9 @@ RULES = ("bounds", "undefined", "race", "equal race", "divergence", "unwritten",
 """What may be broken. "equal race": threads store one equal value, without an order. "lane": a
 thread accesses another lane's element of WARP memory outside of a tile, or another warp's."""
 
+EARLY, WHOLE = "is left early, behind its first step", "runs all its steps"
+"""How a loop is left that a condition ends."""
+
 
 @dataclass
 class MachineRun:
@@ -42,11 +45,23 @@ class MachineRun:
         broken: each rule that was broken, with the first place.
         trace: the stores of each thread, where asked for: (block, thread) -> (buffer, element,
             value), in order.
+        ends: for each end of a loop by a condition, how threads left that loop: `EARLY`, `WHOLE`.
     """
 
     outputs: list[np.ndarray]
     broken: dict[str, str] = field(default_factory=dict)
     trace: dict[tuple[int, int], list[tuple[str, int, object]]] = field(default_factory=dict)
+    ends: dict[kir.Until, set[str]] = field(default_factory=dict)
+
+    def left(self, end: kir.Until, step: int, extent: int) -> None:
+        """Note at which step a thread left a loop; `extent` where no condition ended it.
+
+        Where it ends at its first step, no later one was told from it; at its last, it ends anyway.
+        """
+        if 0 < step < extent - 1:
+            self.ends.setdefault(end, set()).add(EARLY)
+        elif step == extent > 1:
+            self.ends.setdefault(end, set()).add(WHOLE)
 
 
 class AccessedBuffer:
