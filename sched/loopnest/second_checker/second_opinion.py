@@ -107,13 +107,13 @@ def second_opinion(
     if not any(all(sizes.values()) for sizes in tried):
         why = f"no sizes with elements are known at which at most {COSTLY * most} statements run"
         return Opinion("unknown", (), why)
-    for sizes in longer_sizes(program, tried, assumed, most):
+    for longer in longer_sizes(program, tried, assumed, most):
         if not _unseen(program, math, seen):
             break
-        found = _ending_fault(program, math, fusion, sizes, seen)
-        tried = [*[known for known in tried if known != sizes], sizes]
+        found = _ending_fault(program, math, fusion, longer, seen)
+        tried = [*[known for known in tried if known != longer], longer]
         if found:
-            return Opinion("wrong", tuple(tried), f"{found} at {_text(sizes)}")
+            return Opinion("wrong", tuple(tried), f"{found} at {_text(longer)}")
     unseen = _unseen(program, math, seen)
     crossed = two_tiles(program, assumed).items()
     uncrossed = {name: n for name, n in crossed if all(sizes[name] < n for sizes in tried)}
