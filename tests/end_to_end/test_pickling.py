@@ -27,7 +27,7 @@ from loopnest.devtools.fuzzing.case_lines import Session
 from loopnest.devtools.fuzzing.judge import lowered_or_serial
 from loopnest.devtools.fuzzing.schedule_styles import ScheduleWriter
 from loopnest.facade.kernel_class import Kernel
-from loopnest.kir import buffers, lowered
+from loopnest.kir import lowered
 from loopnest.scalar import expr
 from loopnest.scalar.expr import Arg, Const, Expr, Index, Op
 from loopnest.tensor import (
@@ -118,7 +118,7 @@ def test_what_is_pickled_together_stays_related() -> None:
     assert formula.outputs == tensor.siblings
     assert formula.reducer == mean.definition.reducer
     assert (run.kernel, nest.program) == (nest, program)
-    assert (run.target, run._options) == ("interpret", {"thread_order": 3})
+    assert (run.target, run.options) == ("interpret", {"thread_order": 3})
     assert param is f.scalars[0]  # interned
     assert (str(factor), factor.fusion.name) == ("a * 2.0", "other")
     axis.parallelize(ln.ParallelType.grid_y)
@@ -170,7 +170,7 @@ def test_compiled_functions(duplicate: Callable[[Any], Any]) -> None:
     functions = [ln.compile(f, target="c", threads=1), *ln.compile_many([f])]
     for function in functions:
         again = duplicate(function)
-        assert (again.target, again._options) == (function.target, function._options)
+        assert (again.target, again.options) == (function.target, function.options)
         for mine, theirs in zip(again(x, scale=2.0), function(x, scale=2.0), strict=True):
             np.testing.assert_array_equal(mine, theirs)
 
@@ -307,7 +307,7 @@ def test_the_schema_comes_first() -> None:
 
 
 FIELDS = {
-    buffers.Buffer: "name tensor memory dtype shape strides size kind alias_of stages swizzles",
+    expr.Buffer: "name tensor memory dtype shape strides size kind alias_of stages swizzles",
     domain.TensorDomain: "root rfactor leaf allocation",
     tensor_view.Definition: "op operands reads outputs values reducer note scan "
     "start deterministic distinct carried producers",
