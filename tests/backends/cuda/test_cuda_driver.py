@@ -459,7 +459,7 @@ def test_arrays_are_given(dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", ML_TYPES, ids=str)
 def test_types_that_numpy_lacks_are_given_under_their_own_code(dtype):
     code = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}[dtype.name]
-    assert dlpack._type_of(dtype) == (code, 8 * dtype.size)
+    assert dlpack.element_code(dtype) == (code, 8 * dtype.size)
     assert dlpack._numpy_type(dlpack._Type(code, 8 * dtype.size, 1)) == dtype.numpy
 
 
