@@ -324,6 +324,11 @@ BAD: list[tuple[Callable[[ln.TensorView, ln.TensorView], object], str]] = [
         "grid_x; one axis of a tensor may have a launch dimension",
     ),
     (
+        lambda t, y: y.parallelize({1: PT.grid_x}, do=PT.unroll),
+        "y.parallelize({1: grid_x}, do=unroll): axis 1 (do) of y would be grid_x and unroll; "
+        "give an axis one parallel type",
+    ),
+    (
         lambda t, y: y.pin("q"),
         "y.pin('q'): y has no axis named 'q'; its axes are [i0 N, i1 do, i2 di]",
     ),

@@ -64,8 +64,7 @@ def test_what_a_fold_and_its_consumer_read_stays_a_row():
     total = f["e"].consumers[0].name
     assert note == (
         "e",
-        f"{total} [i0, i1, r2] and y [i0, i1, i2, i3] read it, in loops that they do not share "
-        "behind the leading 2",
+        f"its axis i2 is no loop that {total} [i0, i1, r2] and y [i0, i1, i2, i3] share",
         "e.compute_at(y, -1, recompute=True), called first, computes it for each of them",
     )
     assert is_right(f, np.random.default_rng(1).random((6, 17), np.float32))

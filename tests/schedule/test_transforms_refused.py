@@ -90,6 +90,9 @@ BAD: list[tuple[Call, str]] = [
     (lambda y: y.parallelize({0: PT.block_x, 1: PT.block_x}),
      "y.parallelize({0: block_x, 1: block_x}): axes 0 and 1 of y would both be block_x; "
      "one axis of a tensor may have a launch dimension"),
+    (lambda y: y.parallelize({0: PT.grid_x, -3: PT.unroll}),
+     "y.parallelize({0: grid_x, -3: unroll}): axis 0 of y would be grid_x and unroll; "
+     "give an axis one parallel type"),
     (lambda y: y.pin(7), f"y.pin(7): axis 7 is out of range; {AXES}"),
     (lambda y: y.axis(3), f"y.axis(3): axis 3 is out of range; {AXES}"),
     (lambda y: y.axis(None), "y.axis(None): axis None is not an int; "  # type: ignore[arg-type]

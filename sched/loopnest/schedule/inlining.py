@@ -337,7 +337,7 @@ def _unlike(
     last = found[-1][1].name
     return LeftBehind(
         pos,
-        f"{names} read it, in loops that they do not share behind the leading {pos}",
+        f"its axis {name} is no loop that {names} share",
         f"{tensor.name}.compute_at({last}, -1, recompute=True), called first, computes it for each "
         "of them",
     )

@@ -296,7 +296,7 @@ def _require_no_tile(tensor: TensorView, wanted: Mapping[int, ParallelType]) -> 
 def _wanted_types(
     tensor: TensorView, types: object, axes: Mapping[str, object]
 ) -> dict[int, ParallelType]:
-    """Return the parallel types by leaf position; of an axis that is given twice the last."""
+    """Return the parallel types by leaf position; an axis has one, however it is given."""
     if types is not None and not isinstance(types, Mapping):
         raise PrimitiveRefused(f"{types!r} is no mapping", "use {axis: ln.ParallelType.grid_x}")
     wanted: dict[int, ParallelType] = {}
@@ -306,7 +306,13 @@ def _wanted_types(
             raise PrimitiveRefused(
                 f"{parallel!r} is no ParallelType", f"use ln.ParallelType.{{{names}}}"
             )
-        wanted[leaf_position(tensor, axis)] = parallel
+        place = leaf_position(tensor, axis)
+        if wanted.setdefault(place, parallel) is not parallel:
+            raise PrimitiveRefused(
+                f"axis {place_text(tensor.domain.leaf[place], place)} of {tensor.name} would be "
+                f"{wanted[place].value} and {parallel.value}",
+                "give an axis one parallel type",
+            )
     return wanted
 
 

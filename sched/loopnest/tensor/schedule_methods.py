@@ -206,7 +206,7 @@ class ScheduleMethods:
 
         Raises:
             ScheduleError: out of range, no ParallelType, a type that the tensor has already, an
-                input.
+                axis that is given two, an input.
 
         Args:
             types: leaf position, negative from the end, or name -> `ParallelType`.
