@@ -34,7 +34,7 @@ def file_of(module: str) -> str:
 def all_columns() -> tuple[Column[object], ...]:
     for module in pkgutil.walk_packages(ln.__path__, "loopnest."):
         parts = module.name.split(".")
-        if "torch" not in parts and not parts[-1].startswith(OPTIONAL):
+        if {"torch", "jax"}.isdisjoint(parts) and not parts[-1].startswith(OPTIONAL):
             importlib.import_module(module.name)
     return columns()
 
