@@ -369,7 +369,8 @@ def test_wrong_calls_are_sentences():
             "steps (c), transpose (c), pointwise (c), scatter (c), sort (c), fold_alone (c), "
             "fold (c), convolution (c), contraction (c), window (c), scan (c), "
             "steps (cuda), transpose (cuda), pointwise (cuda), scatter (cuda), sort (cuda), "
-            "fold (cuda), contraction (cuda), window (cuda), scan (cuda), sort_stages (c), sort_stages (cuda)",
+            "fold (cuda), contraction (cuda), window (cuda), scan (cuda), sort_stages (c), "
+            "sort_stages (cuda)",
         ),
     ):
         with pytest.raises(ln.ScheduleError) as error:

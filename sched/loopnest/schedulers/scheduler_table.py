@@ -189,6 +189,7 @@ def auto_schedule(
     many definitions as a scheduler accepts are scheduled by that, the next by the one that accepts
     them. What none accepts is computed an element at a time. `Kernel.notes` says where stages end.
 
+    >>> import loopnest as ln
     >>> with ln.Fusion("scale") as f:
     ...     x = f.input("x", (1000, 300), ln.float32)
     ...     y = f.output(x * 2.0, "y")
