@@ -810,3 +810,13 @@ def test_a_state_is_not_computed_in_tiles() -> None:
         "consumers read it in windows: the tiles that their loops need may leave some out; use a "
         "position in front of the windows"
     )
+
+
+def test_a_depth_that_is_an_array() -> None:
+    f = rnn()
+    message = "depth=<ndarray> is no depth; use an int of 1 or more"
+    with f:
+        found = refused(
+            lambda: ln.recur(lambda h: h, f["h0"], depth=np.array([0, 1, 2])), ln.DefinitionError
+        )
+    assert found.endswith(message)

@@ -2,11 +2,11 @@
 
 Requires the statements, and what was read where (`Indexer.readings`). Ensures that each element of
 a LOCAL tensor which a thread reads was stored by that thread, or by a lane that a shuffle of whole
-warps brings it from, and each one of a SHARED tensor by a thread of that block (rule 39). It
-changes nothing. It comes right after indexing, whose indices decide that: the place that is read in
-the buffer, the loops that the tensor shares with its consumer, and the reading thread's own number
-give all loop indices of a store; the element stored there must be the one that is read, and the
-thread must run so far and under no test that fails.
+warps brings it from, and each one of a SHARED tensor by a thread of that block (rule 39).
+It changes nothing. It comes right after indexing, whose indices decide that: the place that is read
+in the buffer, the loops that the tensor shares with its consumer, and the reading thread's own
+number give all loop indices of a store; the element stored there must be the one that is read, and
+the thread must run so far and under no test that fails.
 """
 
 from __future__ import annotations

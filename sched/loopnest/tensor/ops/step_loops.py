@@ -122,7 +122,7 @@ def recur(
     """
     found = (over,) if isinstance(over, TensorView) else _items("recur(…)", over, "over")
     given = tuple([require_tensor("recur", x) for x in found])
-    call = call_text("recur", (initial, *given), f"depth={depth}" if depth != 1 else "")
+    call = call_text("recur", (initial, *given), f"depth={show(depth)}" * (show(depth) != "1"))
     _check_flags(call, keep, reverse, depth, bool(given))
     if until is not None:
         _check_until(call, until, keep)
