@@ -118,5 +118,5 @@ def test_the_toolchain_texts_exist() -> None:
     assert list(kernel.stages) == [
         "groups", "nest", "allocation", "checks", "grid_reductions", "indexing", "ownership",
         "predicate_elimination", "circular_buffers", "aliases", "barriers", "addresses",
-        "predicates", "inplace", "tighten", "unswitch", "renumber",
+        "predicates", "inplace", "tighten", "unswitch", "early_exit", "renumber",
     ]  # fmt: skip
