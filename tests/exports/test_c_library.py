@@ -11,15 +11,11 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from helpers.exported_programs import build, main_of, run
-from kernels.adam import adam
-from kernels.column_sum import column_sum
+from helpers.exported_programs import EXPORTED, build, called, main_of, run
 from kernels.cumsum import cumsum_long
 from kernels.embedding import embedding
-from kernels.gemm import gemm
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
-from loopnest.devtools.harness import make_arguments
 
 
 def exported(kernel, folder, **options):
@@ -28,33 +24,11 @@ def exported(kernel, folder, **options):
     return json.loads((folder / "manifest.json").read_text())
 
 
-CASES = [
-    (row_sum, "gpu", {"N": 5, "D": 64}),  # a reduction over threads
-    (row_sum, "gpu", {"N": 5, "D": 67}),  # its scalar variant
-    (row_sum, "gpu", {"N": 5, "D": 0}),
-    (softmax, "cpu", {"N": 7, "D": 100}),
-    (cumsum_long, "gpu", {"N": 5000}),  # a scan of several blocks, with workspace
-    (column_sum, "gpu", {"N": 300, "D": 70}),  # counters in the workspace
-    (column_sum, "gpu_launches", {"N": 300, "D": 70}),  # two launches
-    (gemm, "cpu", {"M": 33, "N": 17, "K": 9}),
-    (adam, "cpu", {"N": 100}),  # in place, with scalars
-    (embedding, "cpu", {"K": 9, "D": 8, "V": 11}),
-]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "schedule", "sizes"),
-    [pytest.param(*c, id=f"{c[0].label(c[1])}-{'-'.join(map(str, c[2].values()))}") for c in CASES],
-)
+@pytest.mark.parametrize(("kernel", "schedule", "sizes"), EXPORTED)
 def test_a_c_program_and_a_loaded_kernel_compute_the_same(kernel, schedule, sizes, tmp_path):
     """Bit by bit what the kernel computes in Python."""
-    fusion = kernel.fusion(schedule)
-    lowered = ln.lower(fusion)
-    names = [symbol.name for symbol in fusion.symbols]
-    sizes = {name: sizes.get(name, kernel.sizes[name]) for name in names}
-    made = make_arguments(fusion, sizes, kernel.ranges)
-    wanted = ln.compile(lowered, target="c")(*made.fresh(), **made.keywords(fusion))
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    own = called(kernel, schedule, sizes)
+    fusion, lowered, sizes, made, wanted = own.fusion, own.lowered, own.sizes, own.made, own.wanted
     folder = tmp_path / "export"
     manifest = exported(lowered, folder)
     program = build(folder, main_of(manifest))

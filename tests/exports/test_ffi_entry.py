@@ -10,15 +10,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from helpers.exported_programs import build
-from kernels.adam import adam
-from kernels.column_sum import column_sum
-from kernels.cumsum import cumsum_long
-from kernels.embedding import embedding
-from kernels.gemm import gemm
-from kernels.row_sum import row_sum
-from kernels.softmax import softmax
-from loopnest.devtools.harness import make_arguments
+from helpers.exported_programs import EXPORTED, build, called
 
 
 def exported(kernel, folder):
@@ -33,32 +25,11 @@ def function_of(kernel, folder):
     return tvm_ffi.load_module(exported(kernel, folder))[kernel.name]
 
 
-CASES = [
-    (row_sum, "gpu", {"N": 5, "D": 64}),
-    (row_sum, "gpu", {"N": 5, "D": 67}),
-    (row_sum, "gpu", {"N": 5, "D": 0}),
-    (softmax, "cpu", {"N": 7, "D": 100}),
-    (cumsum_long, "gpu", {"N": 5000}),  # with workspace
-    (column_sum, "gpu", {"N": 300, "D": 70}),  # counters in the workspace
-    (gemm, "cpu", {"M": 33, "N": 17, "K": 9}),
-    (adam, "cpu", {"N": 100}),  # in place, with scalars
-    (embedding, "cpu", {"K": 9, "D": 8, "V": 11}),
-]
-
-
-@pytest.mark.parametrize(
-    ("kernel", "schedule", "sizes"),
-    [pytest.param(*c, id=f"{c[0].label(c[1])}-{'-'.join(map(str, c[2].values()))}") for c in CASES],
-)
+@pytest.mark.parametrize(("kernel", "schedule", "sizes"), EXPORTED)
 def test_it_computes_what_python_computes(kernel, schedule, sizes, tmp_path):
     """Bit by bit."""
-    fusion = kernel.fusion(schedule)
-    lowered = ln.lower(fusion)
-    names = [symbol.name for symbol in fusion.symbols]
-    sizes = {name: sizes.get(name, kernel.sizes[name]) for name in names}
-    made = make_arguments(fusion, sizes, kernel.ranges)
-    wanted = ln.compile(lowered, target="c")(*made.fresh(), **made.keywords(fusion))
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    own = called(kernel, schedule, sizes)
+    fusion, lowered, sizes, made, wanted = own.fusion, own.lowered, own.sizes, own.made, own.wanted
     inputs = made.fresh()
     by_name = dict(zip([x.name for x in fusion.inputs], inputs, strict=True))
     outputs = []

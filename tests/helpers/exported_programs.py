@@ -5,10 +5,61 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import dataclass
 
 import numpy as np
+import pytest
 
+import loopnest as ln
+from kernels.adam import adam
+from kernels.column_sum import column_sum
+from kernels.cumsum import cumsum_long
+from kernels.embedding import embedding
+from kernels.gemm import gemm
+from kernels.row_sum import row_sum
+from kernels.softmax import softmax
 from loopnest.backends.cpu.c_compiler import find_compiler
+from loopnest.devtools.harness import Arguments, make_arguments
+
+CASES = [
+    (row_sum, "gpu", {"N": 5, "D": 64}),  # a reduction over threads
+    (row_sum, "gpu", {"N": 5, "D": 67}),  # its scalar variant
+    (row_sum, "gpu", {"N": 5, "D": 0}),
+    (softmax, "cpu", {"N": 7, "D": 100}),
+    (cumsum_long, "gpu", {"N": 5000}),  # a scan of several blocks, with workspace
+    (column_sum, "gpu", {"N": 300, "D": 70}),  # counters in the workspace
+    (column_sum, "gpu_launches", {"N": 300, "D": 70}),  # two launches
+    (gemm, "cpu", {"M": 33, "N": 17, "K": 9}),
+    (adam, "cpu", {"N": 100}),  # in place, with scalars
+    (embedding, "cpu", {"K": 9, "D": 8, "V": 11}),
+]
+EXPORTED = [
+    pytest.param(*c, id=f"{c[0].label(c[1])}-{'-'.join(map(str, c[2].values()))}") for c in CASES
+]
+"""Kernels, a schedule of each, and sizes, that are called from outside as Python calls them."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """A kernel as Python calls it: what it is given, and what it gives."""
+
+    fusion: ln.Fusion
+    lowered: ln.Kernel
+    sizes: dict[str, int]
+    made: Arguments
+    wanted: tuple[np.ndarray, ...]
+
+
+def called(kernel, schedule, sizes):
+    fusion = kernel.fusion(schedule)
+    lowered = ln.lower(fusion)
+    names = [symbol.name for symbol in fusion.symbols]
+    sizes = {name: sizes.get(name, kernel.sizes[name]) for name in names}
+    made = make_arguments(fusion, sizes, kernel.ranges)
+    wanted = ln.compile(lowered, target="c")(*made.fresh(), **made.keywords(fusion))
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    return Called(fusion, lowered, sizes, made, wanted)
+
 
 MAIN = """\
 #include <stdio.h>

@@ -122,7 +122,8 @@ def recur(
     """
     found = (over,) if isinstance(over, TensorView) else _items("recur(…)", over, "over")
     given = tuple([require_tensor("recur", x) for x in found])
-    call = call_text("recur", (initial, *given), f"depth={show(depth)}" * (show(depth) != "1"))
+    deep = "" if show(depth) == "1" else f"depth={show(depth)}"  # of any type, an array too
+    call = call_text("recur", (initial, *given), deep)
     _check_flags(call, keep, reverse, depth, bool(given))
     if until is not None:
         _check_until(call, until, keep)
