@@ -99,6 +99,7 @@ def _in_waves(tensor: TensorView, place: int, axis: IterDomain, factor: int) -> 
         made.names, made.is_named, made.pinned = old.names, old.is_named, old.pinned
         leaf[leaf.index(old)] = made
     tensor.bind(tensor.domain.with_leaf(leaf))
+    # The call sets the position anew: axes in front of it are frozen for others, not for this one.
     tensor.fusion.change(tensor, "_produced_at_pos", tensor.produced_at_pos)
 
 
